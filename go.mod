@@ -1,0 +1,8 @@
+module dcache
+
+go 1.26
+
+require (
+	github.com/jmoiron/sqlx v1.4.0
+	github.com/mattn/go-sqlite3 v1.14.53
+)

@@ -1,0 +1,367 @@
+package dcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// The statuses of a job. A job is live while it is queued or running.
+const (
+	JobQueued    = "queued"
+	JobRunning   = "running"
+	JobDone      = "done"      // every target is done
+	JobPartial   = "partial"   // some targets are done, some failed
+	JobFailed    = "failed"    // no target is done, or a restart found it unfinished
+	JobCancelled = "cancelled" // stopped by its caller
+)
+
+// BatchJob is a batch: one row, with a row for each of its targets below it.
+type BatchJob struct {
+	ID           string `db:"id"`
+	Caller       string `db:"caller"`
+	CallerClass  string `db:"caller_class"` // ClassFleet, ClassRestricted or empty
+	IDemKey      string `db:"idem_key"`     // idempotency key; empty is none
+	Status       string `db:"status"`       // JobQueued, …
+	Error        string `db:"error"`
+	TargetsTotal int    `db:"targets_total"`
+	TargetsDone  int    `db:"targets_done"` // targets that are done or failed
+	CreatedAt    int64  `db:"created_at"`   // unix seconds
+	Lease        int64  `db:"lease"`        // unix seconds of the last sign of life
+	NBytes       int64  `db:"nbytes"`       // bytes of the stored results
+}
+
+const jobColumns = `id, caller, caller_class, idem_key, status, error, targets_total, targets_done, created_at, lease, nbytes`
+
+// jobRow is a job with the name that SQLite has for its row, valid within one transaction.
+type jobRow struct {
+	RowID int64 `db:"rowid"`
+	BatchJob
+}
+
+func (j BatchJob) live() bool { return j.Status == JobQueued || j.Status == JobRunning }
+
+// jobStatus checks a status; an empty one is the first state.
+func jobStatus(s string) (string, error) {
+	switch s {
+	case "":
+		return JobQueued, nil
+	case JobQueued, JobRunning, JobDone, JobPartial, JobFailed, JobCancelled:
+		return s, nil
+	}
+	return "", fmt.Errorf("job status %.64q: %w", s, ErrInvalid)
+}
+
+// checked returns the job as it may be stored, its empty status filled in.
+func (j BatchJob) checked() (BatchJob, error) {
+	var err error
+	switch {
+	case j.ID == "":
+		err = fmt.Errorf("empty job id: %w", ErrInvalid)
+	case j.CallerClass != "" && !knownClass(j.CallerClass):
+		err = fmt.Errorf("caller class %.64q: %w", j.CallerClass, ErrInvalid)
+	case j.TargetsTotal < 0 || j.TargetsDone < 0 || j.NBytes < 0:
+		err = fmt.Errorf("negative counter: %w", ErrInvalid)
+	default:
+		j.Status, err = jobStatus(j.Status)
+	}
+	return j, err
+}
+
+// CreateBatchJob stores a job as given, its lease and counters included (rule 1). An id that is there already is ErrExists; an
+// empty id, an unknown status or class, and a negative counter are ErrInvalid. SubmitBatch stores a job together with its targets.
+func (d *DB) CreateBatchJob(j BatchJob) error {
+	j, err := j.checked()
+	if err == nil {
+		err = d.write(func(t *tx) error { return t.insertJob(j) })
+	}
+	return opError("create batch job", j.ID, err)
+}
+
+func (t *tx) insertJob(j BatchJob) error {
+	if _, err := t.bear(jobRow{}, j.NBytes, 0); err != nil {
+		return err
+	}
+	n, err := t.exec(`
+		INSERT INTO batch_job (`+jobColumns+`)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT DO NOTHING`,
+		j.ID, j.Caller, j.CallerClass, j.IDemKey, j.Status, j.Error, j.TargetsTotal, j.TargetsDone, j.CreatedAt, j.Lease, j.NBytes)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return ErrExists
+	}
+	t.account(BatchJob{}, j)
+	return nil
+}
+
+const selectJob = `SELECT ` + jobColumns + ` FROM batch_job WHERE id = ?`
+
+// BatchJob returns a job, and moves its lease to the wall clock's second so that a slow consumer's reads keep the job alive
+// (rule 1). What is returned is the row as it stood before that move. Where the lease stands at the current second already,
+// nothing is written.
+func (d *DB) BatchJob(id string) (BatchJob, bool) {
+	j, ok := d.PeekBatchJob(id)
+	if !ok {
+		return BatchJob{}, false
+	}
+	if now := d.clock().Unix(); j.Lease != now {
+		err := d.write(func(t *tx) error { return t.touch(id, now) })
+		d.report("move the lease of a batch job that was read", id, err)
+	}
+	return j, true
+}
+
+// PeekBatchJob returns a job without moving its lease: a dashboard must not keep jobs alive.
+func (d *DB) PeekBatchJob(id string) (BatchJob, bool) {
+	var j BatchJob
+	err := d.get(&j, selectJob, id)
+	d.report("read batch job", id, err)
+	return j, d.stats.job.found(err == nil)
+}
+
+const selectIDem = `
+	SELECT id
+	FROM batch_job
+	WHERE caller = ? AND idem_key = ? AND lease > ?
+	ORDER BY lease DESC, created_at DESC, id DESC
+	LIMIT 1`
+
+// BatchJobByIDem returns the id of the caller's unexpired job under an idempotency key: the one with the newest lease, then the
+// newest created_at, then the last id. An empty key matches nothing. The lease does not move.
+func (d *DB) BatchJobByIDem(caller, idemKey string, now int64, ttl time.Duration) (string, bool) {
+	id := ""
+	if idemKey != "" {
+		err := d.get(&id, selectIDem, caller, idemKey, cutoff(now, ttl))
+		d.report("look up the idempotency key", idemKey, err)
+	}
+	return id, d.stats.idem.found(id != "")
+}
+
+// SetBatchJobStatus sets a job's status and error, and moves its lease to now (rule 1). An unknown id is ErrNotFound, an unknown
+// status ErrInvalid; an empty status is JobQueued. The job's targets stay as they are.
+func (d *DB) SetBatchJobStatus(id, status, errMsg string, now int64) error {
+	status, err := jobStatus(status)
+	if err == nil {
+		err = d.writeBatch(func(t *tx) error {
+			from, err := t.job(id)
+			if err != nil {
+				return err
+			}
+			to := from
+			to.Status, to.Error, to.Lease = status, errMsg, now
+			return t.storeJob(from, to)
+		})
+	}
+	return opError("set status of batch job", id, err)
+}
+
+// TouchBatchJob moves a job's lease to now, also backwards. An unknown id is ErrNotFound.
+func (d *DB) TouchBatchJob(id string, now int64) error {
+	err := d.write(func(t *tx) error { return t.touch(id, now) })
+	return opError("touch batch job", id, err)
+}
+
+func (t *tx) touch(id string, now int64) error {
+	from, err := t.job(id)
+	if err != nil {
+		return err
+	}
+	to := from
+	to.Lease = now
+	return t.storeJob(from, to)
+}
+
+const selectJobRow = `SELECT rowid, ` + jobColumns + ` FROM batch_job WHERE id = ?`
+
+func (t *tx) job(id string) (jobRow, error) {
+	var j jobRow
+	err := t.get(&j, selectJobRow, id)
+	return j, err
+}
+
+// liveJob is job for one that must be live.
+func (t *tx) liveJob(id string) (jobRow, error) {
+	j, err := t.job(id)
+	if err == nil && !j.live() {
+		err = fmt.Errorf("%w: it is %s", ErrNotLive, j.Status)
+	}
+	return j, err
+}
+
+// CancelBatchJob ends a live job: it becomes cancelled with the reason as its error and now as its lease, and its open targets
+// become failed with the reason. Finished results stay. A job that is not live is ErrNotLive, an unknown id ErrNotFound.
+func (d *DB) CancelBatchJob(id, reason string, now int64) error {
+	err := d.writeBatch(func(t *tx) error {
+		from, err := t.liveJob(id)
+		if err != nil {
+			return err
+		}
+		p, err := progress(t, id)
+		if err != nil {
+			return t.fail(err)
+		}
+		to, err := t.bear(from, 0, p.open())
+		if err != nil {
+			return err
+		}
+		if _, err := t.exec(`
+			UPDATE batch_target SET status = 'failed', error = ?
+			WHERE job_id = ? AND status IN ('pending', 'running')`, reason, id); err != nil {
+			return err
+		}
+		to.Status, to.Error, to.Lease = JobCancelled, reason, now
+		return t.storeJob(from, to)
+	})
+	return opError("cancel batch job", id, err)
+}
+
+// DeleteBatchJob deletes a job, live or not, and its targets, at once. An unknown id is ErrNotFound.
+func (d *DB) DeleteBatchJob(id string) error {
+	err := d.write(func(t *tx) error {
+		j, err := t.job(id)
+		if err != nil {
+			return err
+		}
+		_, err = t.deleteJob(j)
+		return err
+	})
+	if err == nil {
+		d.reclaim()
+	}
+	return opError("delete batch job", id, err)
+}
+
+// deleteJob deletes a job whole, and returns the number of its targets.
+func (t *tx) deleteJob(j jobRow) (targets int64, err error) {
+	targets, err = t.exec(`DELETE FROM batch_target WHERE job_id = ?`, j.ID)
+	if err != nil {
+		return 0, err
+	}
+	if err := t.execOne(`DELETE FROM batch_job WHERE rowid = ?`, j.RowID); err != nil {
+		return 0, err
+	}
+	delete(t.db.openHint, j.ID)
+	t.account(j.BatchJob, BatchJob{})
+	return targets, nil
+}
+
+// Cursor is a place in a listing of jobs. Its zero value is the beginning, and what the last page returns.
+type Cursor struct {
+	CreatedAt int64
+	ID        string
+}
+
+const (
+	selectNewest = `SELECT ` + jobColumns + ` FROM batch_job
+		WHERE caller = ?
+		ORDER BY created_at DESC, id DESC LIMIT ?`
+	selectNewestAfter = `SELECT ` + jobColumns + ` FROM batch_job
+		WHERE caller = ? AND (created_at, id) < (?, ?)
+		ORDER BY created_at DESC, id DESC LIMIT ?`
+	selectNewestOfAll = `SELECT ` + jobColumns + ` FROM batch_job
+		ORDER BY created_at DESC, id DESC LIMIT ?`
+	selectNewestOfAllAfter = `SELECT ` + jobColumns + ` FROM batch_job
+		WHERE (created_at, id) < (?, ?)
+		ORDER BY created_at DESC, id DESC LIMIT ?`
+)
+
+// ListBatchJobs returns up to limit jobs of a caller, or of all callers for an empty one, the newest first (created_at, then id),
+// and the cursor to go on from; a zero cursor says that there are no more. Leases do not move. Jobs that come and go between the
+// pages do not shift it. A limit below 1 is ErrInvalid.
+func (d *DB) ListBatchJobs(caller string, after Cursor, limit int) ([]BatchJob, Cursor, error) {
+	if limit < 1 {
+		return nil, Cursor{}, opError("list batch jobs of", caller, fmt.Errorf("limit %d: %w", limit, ErrInvalid))
+	}
+	query, args := selectNewestOfAll, []any{}
+	switch first := after == (Cursor{}); {
+	case caller != "" && first:
+		query, args = selectNewest, []any{caller}
+	case caller != "":
+		query, args = selectNewestAfter, []any{caller, after.CreatedAt, after.ID}
+	case !first:
+		query, args = selectNewestOfAllAfter, []any{after.CreatedAt, after.ID}
+	}
+	// One more than asked for tells whether there is a next page.
+	more := int64(limit) + 1
+	if overflows(int64(limit), 1) {
+		more = int64(limit)
+	}
+	jobs := []BatchJob{}
+	err := d.hold(func(c *sqlx.Conn) error {
+		return c.SelectContext(context.Background(), &jobs, query, append(args, more)...)
+	})
+	if err != nil {
+		return nil, Cursor{}, opError("list batch jobs of", caller, err)
+	}
+	if len(jobs) <= limit {
+		return jobs, Cursor{}, nil
+	}
+	jobs = jobs[:limit]
+	last := jobs[limit-1]
+	return jobs, Cursor{CreatedAt: last.CreatedAt, ID: last.ID}, nil
+}
+
+// SubmitBatch stores a job and its targets at once, and returns its id. Where the caller has an unexpired job under the same
+// non-empty idempotency key, whatever its status, it stores nothing, moves that job's lease to now, and returns its id with
+// created false; if that job has other targets (URLs, options, their order or number), it is ErrConflict with that job's id,
+// and no lease moves.
+//
+// The job's created_at and lease become now, its targets_total the number of targets; its other counters are ignored. Its status
+// may be empty, JobQueued or JobRunning. Targets are as for PutBatchTargets, but none is ErrInvalid. A job of that id that
+// is there for another reason is ErrExists.
+func (d *DB) SubmitBatch(j BatchJob, targets []BatchTarget, now int64, ttl time.Duration) (id string, created bool, err error) {
+	given := j.ID
+	j.TargetsTotal, j.TargetsDone, j.NBytes = len(targets), 0, 0
+	j.CreatedAt, j.Lease = now, now
+	if j, err = j.checked(); err == nil {
+		targets, err = checkedTargets(j.ID, targets)
+	}
+	switch {
+	case err != nil:
+	case !j.live():
+		err = fmt.Errorf("submitted as %s: %w", j.Status, ErrInvalid)
+	case len(targets) == 0:
+		err = fmt.Errorf("no targets: %w", ErrInvalid)
+	default:
+		err = d.writeBatch(func(t *tx) (err error) {
+			id, created, err = t.submit(j, targets, now, ttl)
+			return err
+		})
+	}
+	if err != nil && !errors.Is(err, ErrConflict) {
+		return "", false, opError("submit batch job", given, err)
+	}
+	if j.IDemKey != "" {
+		d.stats.idem.found(!created)
+	}
+	return id, created, opError("submit batch job", given, err)
+}
+
+func (t *tx) submit(j BatchJob, targets []BatchTarget, now int64, ttl time.Duration) (id string, created bool, err error) {
+	if j.IDemKey != "" {
+		err := t.get(&id, selectIDem, j.Caller, j.IDemKey, cutoff(now, ttl))
+		if err == nil {
+			same, err := t.sameTargets(id, targets)
+			if err != nil {
+				return "", false, err
+			}
+			if !same {
+				return id, false, ErrConflict
+			}
+			return id, false, t.touch(id, now)
+		}
+		if !errors.Is(err, ErrNotFound) {
+			return "", false, err
+		}
+	}
+	if err := t.insertJob(j); err != nil {
+		return "", false, err
+	}
+	return j.ID, true, t.insertTargets(j.ID, targets)
+}

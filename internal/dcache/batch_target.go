@@ -1,0 +1,444 @@
+package dcache
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// The statuses of a target. It is open while it is pending or running, and finished when it is done or failed.
+const (
+	TargetPending = "pending"
+	TargetRunning = "running"
+	TargetDone    = "done"
+	TargetFailed  = "failed"
+)
+
+// BatchTarget is one URL of a batch and what became of it. Result, Error and Hint are nil until it finishes.
+type BatchTarget struct {
+	JobID   string  `db:"job_id"`
+	Idx     int     `db:"idx"` // order within the job
+	URL     string  `db:"url"`
+	Options string  `db:"options"` // JSON
+	Status  string  `db:"status"`  // TargetPending, …
+	Result  *string `db:"result"`  // JSON envelope
+	Error   *string `db:"error"`
+	Hint    *string `db:"hint"`
+}
+
+const targetColumns = `job_id, idx, url, options, status, result, error, hint`
+
+func terminalTarget(status string) bool { return status == TargetDone || status == TargetFailed }
+
+// targetStatus checks a status; an empty one is the first state.
+func targetStatus(s string) (string, error) {
+	switch s {
+	case "":
+		return TargetPending, nil
+	case TargetPending, TargetRunning, TargetDone, TargetFailed:
+		return s, nil
+	}
+	return "", fmt.Errorf("target status %.64q: %w", s, ErrInvalid)
+}
+
+// checkedTargets returns the targets of one job as they may be stored, in idx order, with job id and status filled in.
+func checkedTargets(jobID string, targets []BatchTarget) ([]BatchTarget, error) {
+	targets = slices.Clone(targets)
+	for i := range targets {
+		t := &targets[i]
+		if t.JobID != "" && t.JobID != jobID {
+			return nil, fmt.Errorf("target %d belongs to job %.64q: %w", i, t.JobID, ErrInvalid)
+		}
+		if t.Idx < 0 {
+			return nil, fmt.Errorf("target %d has idx %d: %w", i, t.Idx, ErrInvalid)
+		}
+		var err error
+		if t.Status, err = targetStatus(t.Status); err != nil {
+			return nil, fmt.Errorf("target %d: %w", i, err)
+		}
+		t.JobID = jobID
+	}
+	slices.SortStableFunc(targets, func(a, b BatchTarget) int { return a.Idx - b.Idx })
+	for i := 1; i < len(targets); i++ {
+		if targets[i].Idx == targets[i-1].Idx {
+			return nil, fmt.Errorf("idx %d twice: %w", targets[i].Idx, ErrInvalid)
+		}
+	}
+	return targets, nil
+}
+
+// PutBatchTargets stores targets under a job: all of them or, with an error, none. Targets that arrive finished or with a result are
+// counted. An unknown job is ErrNotFound; an idx that the job has already is ErrExists; a negative or repeated idx, an unknown
+// status and a JobID other than jobID (an empty one stands for it) are ErrInvalid. No targets on an existing job is no error.
+func (d *DB) PutBatchTargets(jobID string, targets []BatchTarget) error {
+	targets, err := checkedTargets(jobID, targets)
+	if err == nil {
+		err = d.writeBatch(func(t *tx) error { return t.insertTargets(jobID, targets) })
+	}
+	return opError("put targets of batch job", jobID, err)
+}
+
+// insertRows is how many targets one statement inserts: enough to make the cost of a statement small beside that of its rows, and
+// far below SQLite's limit of 32,766 bound values.
+const insertRows = 64
+
+var insertTargetsSQL = insertTargetsOf(insertRows)
+
+func insertTargetsOf(rows int) string {
+	return `INSERT INTO batch_target (` + targetColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?)` +
+		strings.Repeat(`, (?, ?, ?, ?, ?, ?, ?, ?)`, rows-1) + ` ON CONFLICT DO NOTHING`
+}
+
+func (t *tx) insertTargets(jobID string, targets []BatchTarget) error {
+	from, err := t.job(jobID)
+	if err != nil {
+		return err
+	}
+	to := from
+	for _, g := range targets {
+		bytes, finished := weight(g.Status, g.Result)
+		if to, err = t.bear(to, bytes, finished); err != nil {
+			return err
+		}
+	}
+	args := make([]any, 0, 8*insertRows)
+	for chunk := range slices.Chunk(targets, insertRows) {
+		args = args[:0]
+		for i := range chunk {
+			g := &chunk[i]
+			args = append(args, g.JobID, g.Idx, g.URL, g.Options, g.Status, text(g.Result), text(g.Error), text(g.Hint))
+		}
+		query := insertTargetsSQL
+		if len(chunk) < insertRows {
+			query = insertTargetsOf(len(chunk))
+		}
+		n, err := t.exec(query, args...)
+		if err != nil {
+			return err
+		}
+		if n != int64(len(chunk)) {
+			return fmt.Errorf("an idx between %d and %d: %w", chunk[0].Idx, chunk[len(chunk)-1].Idx, ErrExists)
+		}
+	}
+	return t.storeJob(from, to)
+}
+
+// text binds a string or NULL, without the reflection that a pointer would cost.
+func text(s *string) any {
+	if s == nil {
+		return nil
+	}
+	return *s
+}
+
+// sameTargets reports whether a job has exactly these targets, which are in idx order: the same idx, URLs and options.
+func (t *tx) sameTargets(jobID string, targets []BatchTarget) (bool, error) {
+	rows, err := t.Query(`SELECT idx, url, options FROM batch_target WHERE job_id = ? ORDER BY idx`, jobID)
+	if err != nil {
+		return false, t.fail(err)
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err is what tells.
+	n := 0
+	for ; rows.Next(); n++ {
+		var idx int
+		var url, options sql.RawBytes
+		if err := rows.Scan(&idx, &url, &options); err != nil {
+			return false, t.fail(err)
+		}
+		if n == len(targets) || idx != targets[n].Idx || string(url) != targets[n].URL || string(options) != targets[n].Options {
+			return false, nil
+		}
+	}
+	return n == len(targets), t.fail(rows.Err())
+}
+
+const selectTargets = `SELECT ` + targetColumns + ` FROM batch_target WHERE job_id = ? ORDER BY idx`
+
+// BatchTargets returns a job's targets in idx order. It is false only when there is no such job: a job without targets has an empty
+// slice. All of them are read into memory; BatchTargetsPage reads as many bytes as it is told.
+func (d *DB) BatchTargets(jobID string) ([]BatchTarget, bool) {
+	targets := []BatchTarget{}
+	err := d.hold(func(c *sqlx.Conn) error {
+		if err := c.SelectContext(context.Background(), &targets, selectTargets, jobID); err != nil || len(targets) > 0 {
+			return err
+		}
+		return jobExists(c, jobID)
+	})
+	d.report("read targets of batch job", jobID, err)
+	if !d.stats.targets.found(err == nil) {
+		return nil, false
+	}
+	return targets, true
+}
+
+func jobExists(c *sqlx.Conn, id string) error {
+	var one int
+	return c.GetContext(context.Background(), &one, `SELECT 1 FROM batch_job WHERE id = ?`, id)
+}
+
+const (
+	// octet_length leaves a result's overflow pages unread.
+	selectTargetSizes = `
+		SELECT idx, coalesce(octet_length(result), 0)
+		FROM batch_target
+		WHERE job_id = ? AND idx >= ?
+		ORDER BY idx
+		LIMIT ?`
+	selectTargetRange = `
+		SELECT ` + targetColumns + `
+		FROM batch_target
+		WHERE job_id = ? AND idx BETWEEN ? AND ?
+		ORDER BY idx`
+)
+
+// BatchTargetsPage returns a job's targets from idx from on, in idx order, finished or not: at most maxTargets, and only as many as
+// have maxBytes of results together, but at least one. next is the idx to go on from, or -1 at the end. It is false when there is
+// no such job. A maxTargets below 1 is taken for 1. No result is read that is not returned, and the cost does not depend on from.
+func (d *DB) BatchTargetsPage(jobID string, from, maxTargets int, maxBytes int64) (page []BatchTarget, next int, ok bool) {
+	page, next = []BatchTarget{}, -1
+	err := d.hold(func(c *sqlx.Conn) error {
+		n, last, following, err := measurePage(c, jobID, from, max(maxTargets, 1), maxBytes)
+		if err != nil {
+			return err
+		}
+		next = following
+		if n == 0 {
+			return jobExists(c, jobID)
+		}
+		return c.SelectContext(context.Background(), &page, selectTargetRange, jobID, from, last)
+	})
+	d.report("read targets of batch job", jobID, err)
+	if !d.stats.targets.found(err == nil) {
+		return nil, -1, false
+	}
+	return page, next, true
+}
+
+// measurePage finds where a page ends: the number of its targets, the idx of the last, and that of the one after it or -1.
+func measurePage(c *sqlx.Conn, jobID string, from, maxTargets int, maxBytes int64) (n, last, next int, err error) {
+	limit := int64(maxTargets)
+	if !overflows(limit, 1) {
+		limit++
+	}
+	rows, err := c.QueryContext(context.Background(), selectTargetSizes, jobID, from, limit)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err is what tells.
+	var sum int64
+	for ; rows.Next(); n++ {
+		var idx int
+		var size int64
+		if err := rows.Scan(&idx, &size); err != nil {
+			return 0, 0, 0, err
+		}
+		if sum += size; n > 0 && sum > maxBytes || n == maxTargets {
+			return n, last, idx, nil
+		}
+		last = idx
+	}
+	return n, last, -1, rows.Err()
+}
+
+// Progress tells how far a job has got.
+type Progress struct {
+	Pending int   `json:"pending"`
+	Running int   `json:"running"`
+	Done    int   `json:"done"`
+	Failed  int   `json:"failed"`
+	NBytes  int64 `json:"nbytes"` // bytes of the stored results
+}
+
+func (p *Progress) add(status string, n int) {
+	switch status {
+	case TargetPending:
+		p.Pending += n
+	case TargetRunning:
+		p.Running += n
+	case TargetDone:
+		p.Done += n
+	case TargetFailed:
+		p.Failed += n
+	}
+}
+
+func (p Progress) open() int { return p.Pending + p.Running }
+
+// outcome is the status of a job whose targets have all finished.
+func (p Progress) outcome() string {
+	switch {
+	case p.Failed == 0:
+		return JobDone
+	case p.Done == 0:
+		return JobFailed
+	}
+	return JobPartial
+}
+
+const countTargets = `SELECT status, count(*) FROM batch_target WHERE job_id = ? GROUP BY status`
+
+// progress counts a job's targets, through a connection or inside a transaction.
+func progress(q sqlx.QueryerContext, jobID string) (p Progress, err error) {
+	rows, err := q.QueryContext(context.Background(), countTargets, jobID)
+	if err != nil {
+		return p, err
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err is what tells.
+	for rows.Next() {
+		var status string
+		var n int
+		if err := rows.Scan(&status, &n); err != nil {
+			return p, err
+		}
+		p.add(status, n)
+	}
+	return p, rows.Err()
+}
+
+// BatchProgress counts a job's targets by status, without reading any result. It is false when there is no such job. The lease does
+// not move.
+func (d *DB) BatchProgress(id string) (Progress, bool) {
+	var p Progress
+	err := d.hold(func(c *sqlx.Conn) error {
+		var nbytes int64
+		err := c.GetContext(context.Background(), &nbytes, `SELECT nbytes FROM batch_job WHERE id = ?`, id)
+		if err != nil {
+			return err
+		}
+		p, err = progress(c, id)
+		p.NBytes = nbytes
+		return err
+	})
+	d.report("read progress of batch job", id, err)
+	if !d.stats.job.found(err == nil) {
+		return Progress{}, false
+	}
+	return p, true
+}
+
+// UpdateBatchTarget stores what became of a target (rule 3). The job's targets_done moves with the number of its finished targets,
+// in whatever order the calls come; its nbytes by the difference that the result makes, a nil one giving its bytes back; its
+// lease to now. An unknown job or idx is ErrNotFound, an unknown status ErrInvalid, a result that SQLite can't hold ErrTooLarge.
+// The job's own status is neither looked at nor changed: see FinishBatchTarget.
+func (d *DB) UpdateBatchTarget(jobID string, idx int, now int64, status string, result, errMsg, hint *string) error {
+	status, err := targetStatus(status)
+	if err == nil {
+		err = d.writeBatch(func(t *tx) error {
+			return t.setTarget(jobID, idx, now, status, result, errMsg, hint)
+		})
+	}
+	return targetError("update batch target", jobID, idx, err)
+}
+
+// selectTargetState reads what an update has to know of the target and its job: all of it lies before the result.
+const selectTargetState = `
+	SELECT t.rowid, t.status, coalesce(octet_length(t.result), 0),
+	       j.rowid, j.status, j.targets_done, j.nbytes, j.lease
+	FROM batch_target t JOIN batch_job j ON j.id = t.job_id
+	WHERE t.job_id = ? AND t.idx = ?`
+
+const updateTarget = `UPDATE batch_target SET status = ?, result = ?, error = ?, hint = ? WHERE rowid = ?`
+
+func (t *tx) setTarget(jobID string, idx int, now int64, status string, result, errMsg, hint *string) error {
+	var from jobRow
+	var rowID, oldBytes int64
+	var oldStatus string
+	err := t.QueryRow(selectTargetState, jobID, idx).Scan(&rowID, &oldStatus, &oldBytes,
+		&from.RowID, &from.Status, &from.TargetsDone, &from.NBytes, &from.Lease)
+	if err != nil {
+		return t.fail(err)
+	}
+	bytes, finished := weight(status, result)
+	if terminalTarget(oldStatus) {
+		finished--
+	}
+	to, err := t.bear(from, bytes-oldBytes, finished)
+	if err != nil {
+		return err
+	}
+	to.Lease = now
+	if err := t.execOne(updateTarget, status, text(result), text(errMsg), text(hint), rowID); err != nil {
+		return err
+	}
+	return t.storeJob(from, to)
+}
+
+// FinishBatchTarget is UpdateBatchTarget with a status of TargetDone or TargetFailed (another is ErrInvalid) for a live job; one that
+// isn't live any more is ErrNotLive, and nothing changes: a late worker overwrites nothing. When no target of the job is open any
+// more, the job ends in the same transaction: JobDone if all are done, JobFailed if all failed, else JobPartial. The job is
+// returned as it now stands.
+func (d *DB) FinishBatchTarget(jobID string, idx int, now int64, status string, result, errMsg, hint *string) (BatchJob, error) {
+	if !terminalTarget(status) {
+		return BatchJob{}, targetError("finish batch target", jobID, idx, fmt.Errorf("status %.64q: %w", status, ErrInvalid))
+	}
+	var job jobRow
+	err := d.writeBatch(func(t *tx) (err error) {
+		if job, err = t.liveJob(jobID); err != nil {
+			return err
+		}
+		if err := t.setTarget(jobID, idx, now, status, result, errMsg, hint); err != nil {
+			return err
+		}
+		if job, err = t.job(jobID); err != nil {
+			return err
+		}
+		open, err := t.anyOpen(jobID, idx)
+		if err != nil || open {
+			return err
+		}
+		job, err = t.closeJob(job, now)
+		return err
+	})
+	if err != nil {
+		return BatchJob{}, targetError("finish batch target", jobID, idx, err)
+	}
+	return job.BatchJob, nil
+}
+
+// selectOpenFrom finds the first open target at or after an idx.
+const selectOpenFrom = `
+	SELECT idx FROM batch_target
+	WHERE job_id = ? AND idx >= ? AND status IN ('pending', 'running')
+	ORDER BY idx
+	LIMIT 1`
+
+// anyOpen reports whether a job has an open target. An index of the open targets would be one more page to write for each result;
+// instead the search goes on from where the last one found an open target. That place is only a hint: it moves up through the
+// job, so that all searches together pass each row about once, and the end is believed only after a search from the beginning.
+func (t *tx) anyOpen(jobID string, idx int) (bool, error) {
+	hint, ok := t.db.openHint[jobID]
+	if !ok {
+		hint = idx
+	}
+	for {
+		var open int
+		err := t.get(&open, selectOpenFrom, jobID, hint)
+		switch {
+		case err == nil:
+			t.db.openHint[jobID] = open
+			return true, nil
+		case !errors.Is(err, ErrNotFound):
+			return false, err
+		case hint == 0:
+			delete(t.db.openHint, jobID)
+			return false, nil
+		}
+		hint = 0
+	}
+}
+
+// closeJob gives a job without open targets its final status.
+func (t *tx) closeJob(from jobRow, now int64) (jobRow, error) {
+	p, err := progress(t, from.ID)
+	if err != nil {
+		return from, t.fail(err)
+	}
+	to := from
+	to.Status, to.Lease = p.outcome(), now
+	return to, t.storeJob(from, to)
+}

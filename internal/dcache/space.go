@@ -1,0 +1,127 @@
+package dcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// Free pages that the file keeps for the writes to come. Giving back what is needed again at once would cost twice.
+const (
+	keepPages = 1024 // 4 MiB
+	keepShare = 16   // and a sixteenth of the file
+)
+
+// vacuumPages are given back in one transaction: as long a hold as a step of a sweep.
+const vacuumPages = 256
+
+// reclaim gives the file's surplus of free pages back to the file system, in small transactions, and empties the WAL. What keeps
+// it from that, such as a reader with a snapshot, is no error of the call that freed the pages: the next one goes on.
+func (d *DB) reclaim() {
+	if d.file == "" {
+		return
+	}
+	for {
+		surplus, err := d.vacuumStep()
+		if err != nil {
+			d.report("give space back", "", err)
+			return
+		}
+		if !surplus {
+			break
+		}
+	}
+	if d.externalCheckpoint {
+		return
+	}
+	if err := d.enter(); err != nil {
+		return
+	}
+	defer d.leave()
+	if err := d.truncateWAL(); err != nil && !errors.Is(err, ErrBusy) {
+		d.stats.databaseError(err)
+		d.report("empty the WAL", "", err)
+	}
+}
+
+// vacuumStep gives back up to vacuumPages, and reports whether there is more to give.
+func (d *DB) vacuumStep() (more bool, err error) {
+	err = d.write(func(t *tx) error {
+		more = false
+		var pages, free int64
+		var mode int
+		if err := t.get(&pages, `PRAGMA page_count`); err != nil {
+			return err
+		}
+		if err := t.get(&free, `PRAGMA freelist_count`); err != nil {
+			return err
+		}
+		surplus := free - max(keepPages, pages/keepShare)
+		if surplus <= 0 {
+			return nil
+		}
+		if err := t.get(&mode, `PRAGMA auto_vacuum`); err != nil {
+			return err
+		}
+		if mode != 2 {
+			return nil // Made by another hand: Compact would convert it.
+		}
+		// The pragma frees a page each time that it is stepped: its rows have to be read to their end.
+		var drain []int
+		if err := t.selectAll(&drain, fmt.Sprintf(`PRAGMA incremental_vacuum(%d)`, min(surplus, vacuumPages))); err != nil {
+			return err
+		}
+		t.wrote = true
+		more = surplus > vacuumPages
+		return nil
+	})
+	return more, err
+}
+
+// truncateWAL moves the WAL into the file and cuts it to nothing. It does not wait for a reader that is in the way, which would
+// stop every caller for the busy timeout: that is ErrBusy.
+func (d *DB) truncateWAL() error {
+	if d.file == "" {
+		return nil
+	}
+	c, err := d.sql.Connx(context.Background())
+	if err != nil {
+		return classify(err)
+	}
+	defer c.Close() //nolint:errcheck // It gives the connection back, which can't fail.
+	if _, err := c.ExecContext(context.Background(), `PRAGMA busy_timeout = 0`); err != nil {
+		return classify(err)
+	}
+	var result struct {
+		Busy         bool
+		Log          int
+		Checkpointed int
+	}
+	err = classify(c.GetContext(context.Background(), &result, `PRAGMA wal_checkpoint(TRUNCATE)`))
+	if err == nil && result.Busy {
+		err = ErrBusy
+	}
+	_, restored := c.ExecContext(context.Background(), `PRAGMA busy_timeout = `+busyTimeout)
+	return errors.Join(err, classify(restored))
+}
+
+// Compact rewrites the file without its free pages, and makes it one that gives pages back as they become free, where it was made
+// by another program. Every other call waits meanwhile, and the disk needs room for a second copy. ErrBusy says that a reader
+// is in the way.
+func (d *DB) Compact() error {
+	err := d.hold(func(c *sqlx.Conn) error {
+		// auto_vacuum takes effect with the VACUUM only.
+		if _, err := c.ExecContext(context.Background(), `PRAGMA auto_vacuum = 2`); err != nil {
+			return err
+		}
+		_, err := c.ExecContext(context.Background(), `VACUUM`)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("dcache: compact: %w", err)
+	}
+	d.reclaim()
+	return nil
+}

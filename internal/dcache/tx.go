@@ -1,0 +1,269 @@
+package dcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/jmoiron/sqlx"
+)
+
+// maxGroup bounds the calls that share one commit, and with it how long the first of them waits for the last.
+const maxGroup = 128
+
+// tx is a transaction as one call sees it. Several calls may share one (see group); each is told apart by wrote and failed.
+//
+// The verbs on tx check everything before their first write, return at the first error, and set their results afresh each time
+// they run: a call runs again, alone, when its group came to grief.
+type tx struct {
+	*sqlx.Tx
+	db     *DB
+	delta  totals // what this transaction does to the totals, applied after its commit
+	wrote  bool   // the call has changed rows
+	failed bool   // a statement of the call failed; the transaction may be gone
+}
+
+// exec runs a statement that writes, and returns the number of rows that it changed.
+func (t *tx) exec(query string, args ...any) (int64, error) {
+	res, err := t.Exec(query, args...)
+	if err != nil {
+		return 0, t.fail(err)
+	}
+	n, err := res.RowsAffected()
+	if err != nil {
+		return 0, t.fail(err)
+	}
+	if n > 0 {
+		t.wrote = true
+	}
+	return n, nil
+}
+
+// execOne is exec for the one row that a key names: ErrNotFound if there is none.
+func (t *tx) execOne(query string, args ...any) error {
+	n, err := t.exec(query, args...)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return ErrNotFound
+	}
+	return nil
+}
+
+// get reads one row into dest: ErrNotFound if there is none.
+func (t *tx) get(dest any, query string, args ...any) error {
+	return t.fail(t.Get(dest, query, args...))
+}
+
+// selectAll reads all rows into the slice that dest points to, and leaves no cursor open.
+func (t *tx) selectAll(dest any, query string, args ...any) error {
+	return t.fail(t.Select(dest, query, args...))
+}
+
+// fail classifies a statement's error and remembers that it broke the transaction. Finding no row is no failure.
+func (t *tx) fail(err error) error {
+	err = classify(err)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		t.failed = true
+	}
+	return err
+}
+
+// run runs one call in the transaction. It reports whether the transaction may go on: a call that was refused before its
+// first write has left nothing behind, any other error has spoilt the transaction for all of its group.
+func (t *tx) run(c *call) (intact bool) {
+	t.wrote, t.failed = false, false
+	defer func() {
+		// A bug in one call must not leave the others waiting for ever.
+		if r := recover(); r != nil {
+			c.err, intact = fmt.Errorf("panic in a transaction: %v", r), false
+		}
+	}()
+	c.err = c.fn(t)
+	return c.err == nil || !t.wrote && !t.failed
+}
+
+// call is one caller's part of a group.
+type call struct {
+	fn   func(*tx) error
+	err  error
+	done chan bool // receives false when the call is finished, true when it has to lead the next group
+}
+
+// group is the queue at which calls that write at the same time meet, to share one transaction and so one sync.
+//
+// The first to come leads: it begins, runs whatever is queued until the queue is empty, commits, and wakes the rest. Whoever
+// came during the commit forms the next group, led by its first. There is no timer: alone, a call is its own group.
+type group struct {
+	mu      sync.Mutex
+	queue   []*call
+	leading bool
+}
+
+// join queues a call, and reports whether its caller has to lead.
+func (g *group) join(c *call) (lead bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.queue = append(g.queue, c)
+	lead = !g.leading
+	g.leading = true
+	return lead
+}
+
+// take moves up to n queued calls to the end of calls.
+func (g *group) take(calls []*call, n int) []*call {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n = min(n, len(g.queue))
+	calls = append(calls, g.queue[:n]...)
+	g.queue = append(g.queue[:0], g.queue[n:]...)
+	return calls
+}
+
+// handOver ends a lead: the first in the queue, if there is one, goes on.
+func (g *group) handOver() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.leading = len(g.queue) > 0
+	if g.leading {
+		g.queue[0].done <- true
+	}
+}
+
+// write runs fn in a transaction that other callers may share, and returns after its commit. The transaction holds SQLite's
+// write lock from its beginning: one that reads first and writes later could find the file changed in between, which SQLite
+// reports at once, without waiting. An error of fn takes back what fn did and nothing else. fn may run more than once.
+func (d *DB) write(fn func(*tx) error) error {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	c := &call{fn: fn, done: make(chan bool, 1)}
+	if d.group.join(c) || <-c.done {
+		d.lead(c)
+	}
+	return c.err
+}
+
+// lead runs one group, in which own stands first, and wakes the others.
+func (d *DB) lead(own *call) {
+	calls, err := d.commitGroup()
+	switch {
+	case err == nil:
+		d.stats.transactions.Add(1)
+	case errors.Is(err, errSpoilt):
+		// Who spoilt it can't be told from who was near: SQLite may have rolled everything back. Each tries alone.
+		for _, c := range calls {
+			d.commitAlone(c)
+		}
+	default:
+		for _, c := range calls {
+			c.err = err
+		}
+	}
+	d.group.handOver()
+	for _, c := range calls {
+		d.stats.operation(c.err)
+		if c != own {
+			c.done <- false
+		}
+	}
+}
+
+// errSpoilt says that a transaction was rolled back, and that its calls may do better alone.
+var errSpoilt = errors.New("transaction spoilt by one of its calls")
+
+// commitGroup runs the queued calls in one transaction, those included that come while it runs. With an error, nothing of it
+// was stored.
+func (d *DB) commitGroup() (calls []*call, err error) {
+	t, err := d.begin()
+	if err != nil {
+		return d.group.take(nil, maxGroup), err
+	}
+	for ran := 0; ; ran++ {
+		if ran == len(calls) {
+			calls = d.group.take(calls, maxGroup-len(calls))
+			if ran == len(calls) {
+				break
+			}
+		}
+		if !t.run(calls[ran]) {
+			t.rollback()
+			return calls, errSpoilt
+		}
+	}
+	if err := t.commit(); err != nil {
+		return calls, errSpoilt
+	}
+	return calls, nil
+}
+
+// commitAlone runs one call in a transaction of its own.
+func (d *DB) commitAlone(c *call) {
+	t, err := d.begin()
+	if err != nil {
+		c.err = err
+		return
+	}
+	if t.run(c); c.err != nil {
+		t.rollback()
+		return
+	}
+	if c.err = t.commit(); c.err == nil {
+		d.stats.transactions.Add(1)
+	}
+}
+
+func (d *DB) begin() (*tx, error) {
+	// No context that can be cancelled: the driver would close the connection under an in-memory database.
+	t, err := d.sql.BeginTxx(context.Background(), nil)
+	if err != nil {
+		return nil, classify(err)
+	}
+	return &tx{Tx: t, db: d}, nil
+}
+
+// commit makes the transaction durable, and only then lets the totals follow.
+func (t *tx) commit() error {
+	if err := t.Commit(); err != nil {
+		return classify(err)
+	}
+	t.db.totals.add(&t.delta)
+	return nil
+}
+
+func (t *tx) rollback() {
+	// An error here says that SQLite has rolled back by itself, as it does when the disk is full.
+	if err := t.Rollback(); err != nil {
+		t.db.log.Debug("dcache: rollback", "err", err)
+	}
+}
+
+// hold runs fn on the one connection, which nobody else can use meanwhile: what fn reads is of one moment.
+// A query outside of it, from within fn, would wait for ever.
+func (d *DB) hold(fn func(*sqlx.Conn) error) (err error) {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	defer func() { d.stats.databaseError(err) }()
+	c, err := d.sql.Connx(context.Background())
+	if err != nil {
+		return classify(err)
+	}
+	defer c.Close() //nolint:errcheck // It gives the connection back, which can't fail.
+	return classify(fn(c))
+}
+
+// get reads one row into dest: ErrNotFound if there is none.
+func (d *DB) get(dest any, query string, args ...any) error {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	err := classify(d.sql.Get(dest, query, args...))
+	d.stats.databaseError(err)
+	return err
+}
