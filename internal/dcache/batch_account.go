@@ -58,6 +58,15 @@ func (d *DB) loadTotals() error {
 	})
 }
 
+const (
+	countLive = `
+		SELECT caller, count(*) AS n
+		FROM batch_job
+		WHERE status IN ('queued', 'running')
+		GROUP BY caller`
+	sumContent = `SELECT coalesce(sum(nbytes), 0) FROM content_body`
+)
+
 // sumTotals computes the totals from the rows.
 func sumTotals(c *sqlx.Conn) (*totals, error) {
 	s := &totals{}
@@ -68,7 +77,7 @@ func sumTotals(c *sqlx.Conn) (*totals, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = c.GetContext(context.Background(), &s.content, `SELECT coalesce(sum(nbytes), 0) FROM content_body`)
+	err = c.GetContext(context.Background(), &s.content, sumContent)
 	if err != nil {
 		return nil, err
 	}
@@ -76,11 +85,7 @@ func sumTotals(c *sqlx.Conn) (*totals, error) {
 		Caller string
 		N      int
 	}
-	err = c.SelectContext(context.Background(), &live, `
-		SELECT caller, count(*) AS n
-		FROM batch_job
-		WHERE status IN ('queued', 'running')
-		GROUP BY caller`)
+	err = c.SelectContext(context.Background(), &live, countLive)
 	for _, l := range live {
 		s.addLive(l.Caller, l.N)
 	}

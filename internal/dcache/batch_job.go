@@ -237,9 +237,11 @@ func (d *DB) DeleteBatchJob(id string) error {
 	return opError("delete batch job", id, err)
 }
 
+const deleteTargets = `DELETE FROM batch_target WHERE job_id = ?`
+
 // deleteJob deletes a job whole, and returns the number of its targets.
 func (t *tx) deleteJob(j jobRow) (targets int64, err error) {
-	targets, err = t.exec(`DELETE FROM batch_target WHERE job_id = ?`, j.ID)
+	targets, err = t.exec(deleteTargets, j.ID)
 	if err != nil {
 		return 0, err
 	}

@@ -76,13 +76,15 @@ func (t *tx) putContent(class, key, digest string, body []byte, now int64) error
 	return nil
 }
 
+const deleteUnnamed = `
+	DELETE FROM content_body
+	WHERE digest = ? AND NOT EXISTS (SELECT 1 FROM content_entry WHERE digest = content_body.digest)
+	RETURNING nbytes`
+
 // dropIfUnnamed deletes a body whose last entry has gone.
 func (t *tx) dropIfUnnamed(digest string) error {
 	var freed []int64
-	err := t.selectAll(&freed, `
-		DELETE FROM content_body
-		WHERE digest = ? AND NOT EXISTS (SELECT 1 FROM content_entry WHERE digest = content_body.digest)
-		RETURNING nbytes`, digest)
+	err := t.selectAll(&freed, deleteUnnamed, digest)
 	for _, n := range freed {
 		t.wrote = true
 		t.delta.content -= n

@@ -31,10 +31,10 @@ type DB struct {
 	totals   totals
 	stats    counters
 
-	life    sync.RWMutex // held for reading by every call, for writing by Close
+	life    sync.RWMutex  // held for reading by every call, for writing by Close
 	closing chan struct{} // tells a backup to stop
 	backups sync.RWMutex  // held for reading by every backup
-	closed  bool  // guarded by life
+	closed  bool          // guarded by life
 	once    sync.Once
 	cause   error // of a failed Close
 
@@ -101,10 +101,18 @@ func (d *DB) own(path string) error {
 		return err
 	}
 	d.file = file
-	if info, err := os.Stat(file); err != nil || info.Size() == 0 {
+	switch size := fileSize(file); size {
+	case 0:
 		return nil // A new file, or an empty one, which SQLite takes for new.
+	case 1:
+		return ErrCorrupt // SQLite would take this one for new as well, and overwrite it.
 	}
-	look := connect("file:"+(&url.URL{Path: file}).EscapedPath()+"?mode=ro", func(*sqlite3.SQLiteConn) error { return nil })
+	// Where there is no log to replay, the look need not know of one: mode=ro alone would leave an empty WAL behind.
+	mode := "?mode=ro"
+	if fileSize(file+"-wal") == 0 && fileSize(file+"-journal") == 0 {
+		mode += "&immutable=1"
+	}
+	look := connect("file:"+(&url.URL{Path: file}).EscapedPath()+mode, func(*sqlite3.SQLiteConn) error { return nil })
 	_, err = inspect(look)
 	return errors.Join(err, look.Close())
 }

@@ -68,16 +68,22 @@ func (d *DB) vacuumStep() (more bool, err error) {
 		if mode != 2 {
 			return nil // Made by another hand: Compact would convert it.
 		}
-		// The pragma frees a page each time that it is stepped: its rows have to be read to their end.
-		var drain []int
-		if err := t.selectAll(&drain, fmt.Sprintf(`PRAGMA incremental_vacuum(%d)`, min(surplus, vacuumPages))); err != nil {
-			return err
-		}
-		t.wrote = true
 		more = surplus > vacuumPages
-		return nil
+		return t.vacuum(min(surplus, vacuumPages))
 	})
 	return more, err
+}
+
+// vacuum gives back n pages. The pragma frees one each time that it is stepped: its rows, which are empty, have to be read to their end.
+func (t *tx) vacuum(n int64) error {
+	rows, err := t.Query(fmt.Sprintf(`PRAGMA incremental_vacuum(%d)`, n))
+	if err != nil {
+		return t.fail(err)
+	}
+	for rows.Next() {
+		t.wrote = true
+	}
+	return t.fail(errors.Join(rows.Err(), rows.Close()))
 }
 
 // truncateWAL moves the WAL into the file and cuts it to nothing. It does not wait for a reader that is in the way, which would
