@@ -1,8 +1,10 @@
 package dcache
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -45,7 +47,9 @@ func (d *DB) SweepBatch(now int64, ttl time.Duration) int {
 }
 
 const (
-	selectExpired = `SELECT rowid, ` + jobColumns + ` FROM batch_job WHERE lease <= ? ORDER BY lease LIMIT 64`
+	selectExpired = `SELECT rowid, ` + jobColumns + ` FROM batch_job 
+		WHERE lease <= ?1 AND +lease <= ?1 -- once more with the row itself: what a damaged index says must not cost a job its life
+		ORDER BY lease LIMIT 64`
 
 	selectEvictable = `SELECT rowid, ` + jobColumns + ` FROM batch_job
 		WHERE status IN ('done', 'partial', 'failed', 'cancelled') AND nbytes > 0
@@ -65,6 +69,9 @@ func (d *DB) EvictBatchOldest(maxBytes int64) int {
 				return nil, nil
 			}
 			err := t.selectAll(&jobs, selectEvictable)
+			if slices.ContainsFunc(jobs, func(j jobRow) bool { return j.live() }) {
+				err = errors.Join(err, errStray)
+			}
 			return jobs, err
 		}, over)
 	}

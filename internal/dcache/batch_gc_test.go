@@ -242,10 +242,10 @@ func TestGCAmongWriters(t *testing.T) {
 	together(8, func(w int) {
 		for i := range 60 {
 			id := fmt.Sprint(w, "-", i)
-			switch {
-			case w == 0:
+			switch w {
+			case 0:
 				d.SweepBatch(int64(i), 5*time.Second)
-			case w == 1:
+			case 1:
 				d.EvictBatchOldest(500)
 			default:
 				if _, _, err := d.SubmitBatch(BatchJob{ID: id, Caller: "c"}, pending(4), int64(i), time.Hour); err != nil {

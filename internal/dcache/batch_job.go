@@ -121,14 +121,21 @@ func (d *DB) BatchJob(id string) (BatchJob, bool) {
 func (d *DB) PeekBatchJob(id string) (BatchJob, bool) {
 	var j BatchJob
 	err := d.get(&j, selectJob, id)
+	if err == nil && j.ID != id {
+		err = errStray
+	}
 	d.report("read batch job", id, err)
-	return j, d.stats.job.found(err == nil)
+	if !d.stats.job.found(err == nil) {
+		return BatchJob{}, false
+	}
+	return j, true
 }
 
+// The comparisons behind a + are made with the row itself, not with the index that led to it.
 const selectIDem = `
 	SELECT id
 	FROM batch_job
-	WHERE caller = ? AND idem_key = ? AND lease > ?
+	WHERE caller = ?1 AND idem_key = ?2 AND lease > ?3 AND +caller = ?1 AND +idem_key = ?2
 	ORDER BY lease DESC, created_at DESC, id DESC
 	LIMIT 1`
 
@@ -182,6 +189,9 @@ const selectJobRow = `SELECT rowid, ` + jobColumns + ` FROM batch_job WHERE id =
 func (t *tx) job(id string) (jobRow, error) {
 	var j jobRow
 	err := t.get(&j, selectJobRow, id)
+	if err == nil && j.ID != id {
+		err = errStray
+	}
 	return j, err
 }
 
@@ -261,11 +271,11 @@ type Cursor struct {
 
 const (
 	selectNewest = `SELECT ` + jobColumns + ` FROM batch_job
-		WHERE caller = ?
-		ORDER BY created_at DESC, id DESC LIMIT ?`
+		WHERE caller = ?1 AND +caller = ?1
+		ORDER BY created_at DESC, id DESC LIMIT ?2`
 	selectNewestAfter = `SELECT ` + jobColumns + ` FROM batch_job
-		WHERE caller = ? AND (created_at, id) < (?, ?)
-		ORDER BY created_at DESC, id DESC LIMIT ?`
+		WHERE caller = ?1 AND +caller = ?1 AND (created_at, id) < (?2, ?3)
+		ORDER BY created_at DESC, id DESC LIMIT ?4`
 	selectNewestOfAll = `SELECT ` + jobColumns + ` FROM batch_job
 		ORDER BY created_at DESC, id DESC LIMIT ?`
 	selectNewestOfAllAfter = `SELECT ` + jobColumns + ` FROM batch_job

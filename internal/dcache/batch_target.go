@@ -164,16 +164,29 @@ const selectTargets = `SELECT ` + targetColumns + ` FROM batch_target WHERE job_
 func (d *DB) BatchTargets(jobID string) ([]BatchTarget, bool) {
 	targets := []BatchTarget{}
 	err := d.hold(func(c *sqlx.Conn) error {
-		if err := c.SelectContext(context.Background(), &targets, selectTargets, jobID); err != nil || len(targets) > 0 {
+		if err := c.SelectContext(context.Background(), &targets, selectTargets, jobID); err != nil {
 			return err
 		}
-		return jobExists(c, jobID)
+		if len(targets) == 0 {
+			return jobExists(c, jobID)
+		}
+		return checkOwn(targets, jobID)
 	})
 	d.report("read targets of batch job", jobID, err)
 	if !d.stats.targets.found(err == nil) {
 		return nil, false
 	}
 	return targets, true
+}
+
+// checkOwn sees to it that a damaged index has not led to rows of another job, or to one row for another.
+func checkOwn(targets []BatchTarget, jobID string) error {
+	for i := range targets {
+		if targets[i].JobID != jobID || i > 0 && targets[i].Idx <= targets[i-1].Idx {
+			return errStray
+		}
+	}
+	return nil
 }
 
 func jobExists(c *sqlx.Conn, id string) error {
@@ -210,7 +223,13 @@ func (d *DB) BatchTargetsPage(jobID string, from, maxTargets int, maxBytes int64
 		if n == 0 {
 			return jobExists(c, jobID)
 		}
-		return c.SelectContext(context.Background(), &page, selectTargetRange, jobID, from, last)
+		if err := c.SelectContext(context.Background(), &page, selectTargetRange, jobID, from, last); err != nil {
+			return err
+		}
+		if len(page) != n || page[n-1].Idx != last {
+			return errStray
+		}
+		return checkOwn(page, jobID)
 	})
 	d.report("read targets of batch job", jobID, err)
 	if !d.stats.targets.found(err == nil) {
@@ -338,9 +357,10 @@ func (d *DB) UpdateBatchTarget(jobID string, idx int, now int64, status string, 
 // selectTargetState reads what an update has to know of the target and its job: all of it lies before the result.
 const selectTargetState = `
 	SELECT t.rowid, t.status, coalesce(octet_length(t.result), 0),
-	       j.rowid, j.status, j.targets_done, j.nbytes, j.lease
+	       j.rowid, j.status, j.targets_done, j.nbytes, j.lease,
+	       t.job_id = ?1 AND t.idx = ?2 AND j.id = ?1
 	FROM batch_target t JOIN batch_job j ON j.id = t.job_id
-	WHERE t.job_id = ? AND t.idx = ?`
+	WHERE t.job_id = ?1 AND t.idx = ?2`
 
 const updateTarget = `UPDATE batch_target SET status = ?, result = ?, error = ?, hint = ? WHERE rowid = ?`
 
@@ -348,10 +368,14 @@ func (t *tx) setTarget(jobID string, idx int, now int64, status string, result, 
 	var from jobRow
 	var rowID, oldBytes int64
 	var oldStatus string
+	var own bool
 	err := t.QueryRow(selectTargetState, jobID, idx).Scan(&rowID, &oldStatus, &oldBytes,
-		&from.RowID, &from.Status, &from.TargetsDone, &from.NBytes, &from.Lease)
+		&from.RowID, &from.Status, &from.TargetsDone, &from.NBytes, &from.Lease, &own)
 	if err != nil {
 		return t.fail(err)
+	}
+	if !own {
+		return errStray
 	}
 	bytes, finished := weight(status, result)
 	if terminalTarget(oldStatus) {

@@ -398,7 +398,7 @@ func TestPragmas(t *testing.T) {
 	d.sql.SetMaxIdleConns(1)
 	is.Equal(pragma("synchronous"), "1")
 
-	is.Equal(open(t).config.synchronous, SyncFull)
+	is.Equal(open(t).synchronous, SyncFull)
 
 	raw(t, d, func(c *sqlite3.SQLiteConn) error {
 		is.True(setPragma(c, pragmaOf("no_such_pragma", "1")) != nil)

@@ -95,6 +95,9 @@ func sentinel(e sqlite3.Error) error {
 	return nil
 }
 
+// errStray says that an index led to a row of another key: the file is damaged, and the row must not be served under this one.
+var errStray = fmt.Errorf("an index and its row disagree: %w", ErrCorrupt)
+
 // opError names the operation and the row that an error is about, once, at the package's edge.
 // An id may be megabytes long: its beginning is enough to find it by.
 func opError(op, id string, err error) error {

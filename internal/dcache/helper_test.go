@@ -143,9 +143,9 @@ func raw(t testing.TB, d *DB, fn func(*sqlite3.SQLiteConn) error) {
 }
 
 // behind runs a statement behind the store's back.
-func behind(t testing.TB, d *DB, query string, args ...any) {
+func behind(t testing.TB, d *DB, query string) {
 	t.Helper()
-	if _, err := d.sql.Exec(query, args...); err != nil {
+	if _, err := d.sql.Exec(query); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -19,7 +19,6 @@ var children = map[string]func(args []string) error{
 	"write":    childWrite,
 	"read":     childRead,
 	"fill":     childFill,
-	"cut":      childCut,
 }
 
 const childEnv = "DCACHE_TEST_CHILD"

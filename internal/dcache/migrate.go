@@ -19,8 +19,10 @@ var steps = []string{
 
 // columns are those that the code names. More are welcome, fewer are not: a file may come from another hand.
 var columns = map[string][]string{
-	"batch_job": {"id", "caller", "caller_class", "idem_key", "status", "error", "targets_total", "targets_done",
-		"created_at", "lease", "nbytes"},
+	"batch_job": {
+		"id", "caller", "caller_class", "idem_key", "status", "error", "targets_total", "targets_done",
+		"created_at", "lease", "nbytes",
+	},
 	"batch_target":  {"job_id", "idx", "url", "options", "status", "result", "error", "hint"},
 	"content_body":  {"digest", "nbytes", "body"},
 	"content_entry": {"class", "key", "digest", "used_at"},

@@ -1,6 +1,8 @@
 package dcache
 
 import (
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -46,7 +48,7 @@ func TestQueryPlans(t *testing.T) {
 				ID, Parent, Notused int
 				Detail              string
 			}
-			is.NoErr(d.sql.Select(&steps, `EXPLAIN QUERY PLAN `+tt.query, make([]any, strings.Count(tt.query, "?"))...))
+			is.NoErr(d.sql.Select(&steps, `EXPLAIN QUERY PLAN `+tt.query, make([]any, variables(tt.query))...))
 			var plan []string
 			for _, s := range steps {
 				plan = append(plan, s.Detail)
@@ -54,4 +56,17 @@ func TestQueryPlans(t *testing.T) {
 			is.Equal(strings.Join(plan, " | "), tt.plan)
 		})
 	}
+}
+
+// variables counts the values that a query binds, as ? or as ?1, ?2, ….
+func variables(query string) int {
+	n := 0
+	for _, v := range regexp.MustCompile(`\?(\d?)`).FindAllStringSubmatch(query, -1) {
+		if numbered, err := strconv.Atoi(v[1]); err == nil {
+			n = max(n, numbered)
+		} else {
+			n++
+		}
+	}
+	return n
 }

@@ -80,10 +80,11 @@ func (t *tx) vacuum(n int64) error {
 	if err != nil {
 		return t.fail(err)
 	}
+	defer rows.Close() //nolint:errcheck // rows.Err is what tells.
 	for rows.Next() {
 		t.wrote = true
 	}
-	return t.fail(errors.Join(rows.Err(), rows.Close()))
+	return t.fail(rows.Err())
 }
 
 // truncateWAL moves the WAL into the file and cuts it to nothing. It does not wait for a reader that is in the way, which would

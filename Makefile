@@ -1,0 +1,101 @@
+# dcache: `make run` shows it at work, `make gate` tests it.
+
+LINT      = go tool -modfile=$(CURDIR)/internal/tools/go.mod golangci-lint
+BENCHSTAT = go tool -modfile=$(CURDIR)/internal/tools/go.mod benchstat
+NESTED    = internal/replay internal/peerbench
+
+# Of the long runs; each prints its seed.
+ROUNDS   ?= 100
+FUZZTIME ?= 5m
+ARGS     ?=
+
+.PHONY: help
+help: ## what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /	/' | expand -t 12
+
+.PHONY: run
+run: toolchain ## the store's life on the Go source tree: submit, fetch, kill, resume, sweep, evict, audit (ARGS='-dir ... -keep')
+	@echo "building; SQLite is compiled from C: a minute or more where the build cache is empty"
+	@cd internal/replay && go run . $(ARGS)
+
+.PHONY: gate
+gate: toolchain announce fmt tidy vet lint given test bench-once fuzz-once replay ## all checks, within ten minutes from an empty build cache
+	@echo "gate: passed"
+
+.PHONY: gate-all
+gate-all: gate peers torture ## the gate, the peers and the long runs
+
+.PHONY: announce
+announce:
+	@echo "gate: SQLite is compiled from C, with and without the race detector, and the linters from Go: about five minutes where the build cache is empty"
+
+# One line for each thing that may be missing, instead of a page of errors.
+.PHONY: toolchain
+toolchain:
+	@command -v go >/dev/null || { echo "dcache needs Go 1.26 or newer: install it from https://go.dev/dl"; exit 1; }
+	@command -v "$$(go env CC)" >/dev/null || { echo "dcache needs a C compiler for SQLite: install gcc (Debian, Ubuntu: apt install gcc libc6-dev)"; exit 1; }
+	@test "$$(go env CGO_ENABLED)" = 1 || { echo "dcache needs cgo for SQLite: unset CGO_ENABLED, or set CGO_ENABLED=1"; exit 1; }
+
+.PHONY: fmt
+fmt:
+	@echo "gate: format"
+	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt -w these:"; echo "$$unformatted"; exit 1; }
+
+.PHONY: tidy
+tidy:
+	@echo "gate: go mod tidy"
+	@go mod tidy -diff
+	@cd internal/replay && go mod tidy -diff
+
+.PHONY: vet
+vet:
+	@echo "gate: vet (compiles SQLite first)"
+	@go vet ./...
+
+.PHONY: lint
+lint:
+	@echo "gate: lint (compiles the linters first)"
+	@$(LINT) run ./...
+	@cd internal/replay && $(LINT) run ./...
+
+.PHONY: given
+given:
+	@echo "gate: the given test is as it was given"
+	@cmp _files/dcache/batch_test.go internal/dcache/batch_test.go
+
+.PHONY: test
+test: ## the tests, with the race detector and in random order
+	@echo "gate: test"
+	@go test -race -shuffle=on ./...
+
+.PHONY: bench-once
+bench-once:
+	@echo "gate: every benchmark once"
+	@go test -run='^$$' -bench=. -benchtime=1x ./internal/dcache >/dev/null
+
+.PHONY: fuzz-once
+fuzz-once:
+	@echo "gate: fuzz, ten seconds"
+	@go test -run='^$$' -fuzz=FuzzModel -fuzztime=10s ./internal/dcache
+
+.PHONY: replay
+replay:
+	@echo "gate: the runnable program's tests, and a small run of it"
+	@cd internal/replay && go test -race -shuffle=on ./... && go run . -dir "$$(go env GOROOT)/src/net"
+
+.PHONY: peers
+peers: toolchain ## the peers' tests
+	@cd internal/peerbench && go mod tidy -diff && $(LINT) run ./... && go test ./...
+
+.PHONY: bench
+bench: toolchain ## dcache beside its peers; writes internal/peerbench/results
+	@cd internal/peerbench && go run . $(ARGS)
+
+.PHONY: fuzz
+fuzz: toolchain ## random operations over the store and its model, for FUZZTIME=5m
+	go test -run='^$$' -fuzz=FuzzModel -fuzztime=$(FUZZTIME) ./internal/dcache
+
+.PHONY: torture
+torture: toolchain ## kills, power cuts, full disks and a million operations over the model, ROUNDS=100
+	go test -run='TestKill|TestPowerCut|TestDiskFull|TestModel$$|TestClose' -timeout=0 -v ./internal/dcache \
+		-torture.rounds=$(ROUNDS) -model.ops=340000
