@@ -143,8 +143,6 @@ func (d *DB) pragmas() []pragma {
 	}
 	p := []pragma{
 		{"busy_timeout", busyTimeout, busyTimeout},
-		// Must come before the first page is written. A file that was made without it keeps what it has until Compact.
-		{"auto_vacuum", "2", ""},
 		{"journal_mode", "wal", "wal"},
 		{"synchronous", fmt.Sprint(int(d.synchronous)), fmt.Sprint(int(d.synchronous))},
 		// Pages, 4 MiB: a larger WAL made commits slower.
@@ -163,7 +161,7 @@ func (d *DB) pragmas() []pragma {
 	}
 	if d.file == "" {
 		// A database in memory has no WAL, and no page to give back.
-		p = append(p[:1], p[3], p[6], p[8])
+		p = []pragma{p[0], p[2], p[5], p[7]}
 	}
 	return p
 }
@@ -174,6 +172,17 @@ type pragma struct{ name, set, want string }
 
 // configure prepares a connection.
 func (d *DB) configure(c *sqlite3.SQLiteConn) error {
+	// To give pages back is decided before the first is written. A file that was made without it keeps what it has until Compact.
+	// Set on a file that has it, the pragma would write at each Open.
+	pages, err := readPragma(c, "page_count")
+	if err != nil {
+		return err
+	}
+	if pages == "0" {
+		if err := setPragma(c, pragma{"auto_vacuum", "2", "2"}); err != nil {
+			return err
+		}
+	}
 	for _, p := range d.pragmas() {
 		if err := setPragma(c, p); err != nil {
 			return err
@@ -186,22 +195,23 @@ func setPragma(c *sqlite3.SQLiteConn, p pragma) error {
 	if _, err := c.Exec("PRAGMA "+p.name+" = "+p.set, nil); err != nil {
 		return fmt.Errorf("pragma %s: %w", p.name, err)
 	}
-	if p.want == "" {
-		return nil
+	got, err := readPragma(c, p.name)
+	if err == nil && got != p.want {
+		err = fmt.Errorf("pragma %s is %s, not %s", p.name, got, p.want)
 	}
-	rows, err := c.Query("PRAGMA "+p.name, nil)
+	return err
+}
+
+func readPragma(c *sqlite3.SQLiteConn, name string) (string, error) {
+	rows, err := c.Query("PRAGMA "+name, nil)
 	if err != nil {
-		return fmt.Errorf("pragma %s: %w", p.name, err)
+		return "", fmt.Errorf("pragma %s: %w", name, err)
 	}
 	got := make([]driver.Value, 1)
-	err = errors.Join(rows.Next(got), rows.Close())
-	if err != nil {
-		return fmt.Errorf("pragma %s: %w", p.name, err)
+	if err := errors.Join(rows.Next(got), rows.Close()); err != nil {
+		return "", fmt.Errorf("pragma %s: %w", name, err)
 	}
-	if s := fmt.Sprint(got[0]); s != p.want {
-		return fmt.Errorf("pragma %s is %s, not %s", p.name, s, p.want)
-	}
-	return nil
+	return fmt.Sprint(got[0]), nil
 }
 
 // enter begins a call. Close waits until as many have left as entered.

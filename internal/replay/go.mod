@@ -1,0 +1,23 @@
+module dcache/internal/replay
+
+go 1.26.0
+
+require (
+	dcache v0.0.0
+	github.com/jedib0t/go-pretty/v6 v6.8.3
+	github.com/matryer/is v1.4.1
+	github.com/schollz/progressbar/v3 v3.19.1
+	golang.org/x/term v0.48.0
+)
+
+require (
+	github.com/jmoiron/sqlx v1.4.0 // indirect
+	github.com/mattn/go-runewidth v0.0.16 // indirect
+	github.com/mattn/go-sqlite3 v1.14.53 // indirect
+	github.com/mitchellh/colorstring v0.0.0-20190213212951-d06e56a500db // indirect
+	github.com/rivo/uniseg v0.4.7 // indirect
+	golang.org/x/sys v0.50.0 // indirect
+	golang.org/x/text v0.22.0 // indirect
+)
+
+replace dcache => ../..
