@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/sha256"
+	"dcache/internal/dcache"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -17,8 +18,6 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
-
-	"dcache/internal/dcache"
 )
 
 // batch is one submit of a client.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"dcache/internal/dcache"
 	"encoding/json"
 	"errors"
 	"os"
@@ -9,8 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"dcache/internal/dcache"
 
 	"github.com/matryer/is"
 )

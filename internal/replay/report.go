@@ -1,14 +1,13 @@
 package main
 
 import (
+	"dcache/internal/dcache"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
 	"time"
-
-	"dcache/internal/dcache"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"

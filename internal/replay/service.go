@@ -1,6 +1,7 @@
 package main
 
 import (
+	"dcache/internal/dcache"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,8 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"dcache/internal/dcache"
 )
 
 // event is what the service tells the supervisor, one JSON line each, after the call has returned.

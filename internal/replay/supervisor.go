@@ -1,6 +1,7 @@
 package main
 
 import (
+	"dcache/internal/dcache"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,8 +10,6 @@ import (
 	"os/exec"
 	"slices"
 	"time"
-
-	"dcache/internal/dcache"
 
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
