@@ -107,9 +107,12 @@ func (d *DB) own(path string) error {
 	case 1:
 		return ErrCorrupt // SQLite would take this one for new as well, and overwrite it.
 	}
+	if fileSize(file+"-journal") > 0 {
+		return nil // Cut short while it was made: nothing can be read before it is rolled back, which only a writer can.
+	}
 	// Where there is no log to replay, the look need not know of one: mode=ro alone would leave an empty WAL behind.
 	mode := "?mode=ro"
-	if fileSize(file+"-wal") == 0 && fileSize(file+"-journal") == 0 {
+	if fileSize(file+"-wal") == 0 {
 		mode += "&immutable=1"
 	}
 	look := connect("file:"+(&url.URL{Path: file}).EscapedPath()+mode, func(*sqlite3.SQLiteConn) error { return nil })

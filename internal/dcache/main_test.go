@@ -19,6 +19,7 @@ var children = map[string]func(args []string) error{
 	"write":    childWrite,
 	"read":     childRead,
 	"fill":     childFill,
+	"cut":      childCut,
 }
 
 const childEnv = "DCACHE_TEST_CHILD"

@@ -98,7 +98,8 @@ func loadDir(dir string) ([]batch, error) {
 	}
 	var batches []batch
 	for name, targets := range byName {
-		batches = append(batches, newBatch(name, "", "", targets))
+		// A name need not be UTF-8, but an event is.
+		batches = append(batches, newBatch(url.PathEscape(name), "", "", targets))
 	}
 	slices.SortFunc(batches, func(a, b batch) int { return strings.Compare(a.ID, b.ID) })
 	return batches, nil

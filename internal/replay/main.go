@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 )
@@ -83,6 +84,8 @@ func run(c config) error {
 	} else if _, err := os.Lstat(c.DB); err == nil {
 		return fmt.Errorf("-db %s: there is a file already", c.DB)
 	}
+	// An interrupt ends the service; this process goes on to clear up after it.
+	signal.Notify(make(chan os.Signal, 1), os.Interrupt)
 	batches, err := load(c)
 	if err != nil {
 		return err

@@ -133,6 +133,18 @@ func TestOneTarget(t *testing.T) {
 	is.Equal(r.Survived, 1)
 }
 
+// TestOddTargets kills at a half that is no whole number.
+func TestOddTargets(t *testing.T) {
+	is := is.New(t)
+	path := filepath.Join(t.TempDir(), "three.jsonl")
+	write(t, path, `{"name":"three","targets":[{"url":"u","repeat":3,"body":"b"}]}`)
+	for range 3 {
+		_, stderr, ok := replay(t, "-in", path, "-workers", "1")
+		t.Log(stderr)
+		is.True(ok)
+	}
+}
+
 func TestBadInput(t *testing.T) {
 	is := is.New(t)
 	dir := t.TempDir()
@@ -162,9 +174,9 @@ func TestCompare(t *testing.T) {
 		l := &ledger{
 			expected: map[place]found{{"j", 0}: f, {"j", 1}: f}, targets: map[string]int{"j": 2}, content: 5,
 			acked: map[place]found{{"j", 0}: f, {"j", 1}: f}, created: [2]map[string]bool{{"j": true}, {}},
-			survived: map[place]found{{"j", 0}: f}, stored: map[place]found{{"j", 0}: f, {"j", 1}: f},
+			before: map[place]found{{"j", 0}: f}, survived: map[place]found{{"j", 0}: f}, stored: map[place]found{{"j", 0}: f, {"j", 1}: f},
 			resumed: event{Open: 1, Jobs: 1, Known: map[string]bool{"j": true}},
-			end:     &end{JobStatus: map[string]string{"j": dcache.JobDone}, BatchBytes: 6, ContentBytes: 5, Left: 1, Budget: 6, BytesAfter: 6, Audit: "passed"},
+			end:     &end{JobStatus: map[string]string{"j": dcache.JobDone}, BatchBytes: 6, ContentBytes: 5, Left: []string{"j"}, Budget: 6, BytesAfter: 6, BytesReopened: 6, Audit: "passed"},
 		}
 		l.spent[0] = 1
 		return l
@@ -172,25 +184,31 @@ func TestCompare(t *testing.T) {
 	is := is.New(t)
 	is.Equal(newReport(good(), nil, 1).Disagreements, nil)
 	for name, spoil := range map[string]func(l *ledger){
-		"an acknowledged result is lost":      func(l *ledger) { delete(l.stored, place{"j", 1}) },
-		"an acknowledged result has changed":  func(l *ledger) { l.stored[place{"j", 1}] = found{dcache.TargetDone, 3, "other"} },
-		"a result that nobody asked for":      func(l *ledger) { l.stored[place{"j", 2}] = found{} },
-		"one acknowledgement more":            func(l *ledger) { l.acked[place{"j", 7}] = found{Status: dcache.TargetDone} },
-		"lost by the kill":                    func(l *ledger) { delete(l.survived, place{"j", 0}) },
-		"changed by the kill":                 func(l *ledger) { l.survived[place{"j", 0}] = found{} },
-		"resumed too few":                     func(l *ledger) { l.resumed.Open = 0 },
-		"a submit lost":                       func(l *ledger) { l.resumed.Known = nil },
-		"a submit made twice":                 func(l *ledger) { l.created[1]["j"] = true },
-		"bytes of results":                    func(l *ledger) { l.end.BatchBytes++ },
-		"bytes of content":                    func(l *ledger) { l.content++ },
-		"a job's status":                      func(l *ledger) { l.end.JobStatus["j"] = dcache.JobPartial },
-		"a job too many":                      func(l *ledger) { l.end.JobStatus["k"] = dcache.JobDone },
-		"a sweep of too many":                 func(l *ledger) { l.end.Swept++ },
-		"a job left that was said to be gone": func(l *ledger) { l.end.Evicted++ },
-		"over the budget":                     func(l *ledger) { l.end.BytesAfter++ },
-		"the audit":                           func(l *ledger) { l.end.Audit = "not so" },
-		"a WAL left behind":                   func(l *ledger) { l.end.WALBytes = 1 },
-		"no end":                              func(l *ledger) { l.end = nil },
+		"an acknowledged result is lost":             func(l *ledger) { delete(l.stored, place{"j", 1}) },
+		"an acknowledged result has changed":         func(l *ledger) { l.stored[place{"j", 1}] = found{dcache.TargetDone, 3, "other"} },
+		"a loss hidden by what was not acknowledged": func(l *ledger) { l.survived = map[place]found{{"j", 1}: l.stored[place{"j", 1}]} },
+		"acknowledged twice":                         func(l *ledger) { l.again = 1 },
+		"a result that nobody asked for":             func(l *ledger) { l.stored[place{"j", 2}] = found{} },
+		"one acknowledgement more":                   func(l *ledger) { l.acked[place{"j", 7}] = found{Status: dcache.TargetDone} },
+		"lost by the kill":                           func(l *ledger) { delete(l.survived, place{"j", 0}) },
+		"changed by the kill":                        func(l *ledger) { l.survived[place{"j", 0}] = found{} },
+		"resumed too few":                            func(l *ledger) { l.resumed.Open = 0 },
+		"a submit lost":                              func(l *ledger) { l.resumed.Known = nil },
+		"a submit made twice":                        func(l *ledger) { l.created[1]["j"] = true },
+		"bytes of results":                           func(l *ledger) { l.end.BatchBytes++ },
+		"bytes of content":                           func(l *ledger) { l.content++ },
+		"a job's status":                             func(l *ledger) { l.end.JobStatus["j"] = dcache.JobPartial },
+		"a job too many":                             func(l *ledger) { l.end.JobStatus["k"] = dcache.JobDone },
+		"a sweep of too many":                        func(l *ledger) { l.end.Swept++ },
+		"a job left that was said to be gone":        func(l *ledger) { l.end.Evicted++ },
+		"over the budget":                            func(l *ledger) { l.end.BytesAfter++ },
+		"evicted more than was needed": func(l *ledger) {
+			l.end.Left, l.end.Evicted, l.end.BytesAfter, l.end.BytesReopened = nil, 1, 0, 0
+		},
+		"lost when it was opened again": func(l *ledger) { l.end.BytesReopened = 0 },
+		"the audit":                     func(l *ledger) { l.end.Audit = "not so" },
+		"a WAL left behind":             func(l *ledger) { l.end.WALBytes = 1 },
+		"no end":                        func(l *ledger) { l.end = nil },
 	} {
 		l := good()
 		spoil(l)

@@ -60,8 +60,8 @@ func newReport(l *ledger, batches []batch, killedAt int) *report {
 		spent += l.spent[life]
 		ops += s.Operations
 		txs += s.Transactions
-		r.PeakWAL = max(r.PeakWAL, s.WALBytes)
 	}
+	r.PeakWAL = l.peakWAL
 	r.Seconds = spent.Seconds()
 	r.WritesPerSecond = float64(ops) / spent.Seconds()
 	r.Group = float64(ops) / float64(max(txs, 1))
@@ -73,7 +73,7 @@ func newReport(l *ledger, batches []batch, killedAt int) *report {
 		for _, status := range e.JobStatus {
 			r.JobStatus[status]++
 		}
-		r.Swept, r.Evicted, r.JobsLeft, r.Budget, r.BytesAfter = e.Swept, e.Evicted, e.Left, e.Budget, e.BytesAfter
+		r.Swept, r.Evicted, r.JobsLeft, r.Budget, r.BytesAfter = e.Swept, e.Evicted, len(e.Left), e.Budget, e.BytesAfter
 		r.FileBytes, r.Audit = e.FileBytes, e.Audit
 	}
 	r.compare(l)
@@ -109,12 +109,16 @@ func (r *report) compare(l *ledger) {
 			disagree("%s: %d, not %d", what, got, want)
 		}
 	}
-	for at, f := range l.acked {
-		if before, ok := l.survived[at]; ok && before != f {
-			disagree("%s/%d: acknowledged as %v, after the kill it was %v", at.Job, at.Idx, f, before)
-		}
-		if l.stored[at] != f {
+	// By the end the second life would have fetched again, and so hidden, what the kill lost.
+	for at, f := range l.before {
+		if l.survived[at] != f {
 			r.Lost++
+			disagree("%s/%d: acknowledged as %v, after the kill it was %v", at.Job, at.Idx, f, l.survived[at])
+		}
+	}
+	equal("results acknowledged twice", int64(l.again), 0)
+	for at, f := range l.acked {
+		if l.stored[at] != f {
 			disagree("%s/%d: acknowledged as %v, at the end it is %v", at.Job, at.Idx, f, l.stored[at])
 		}
 	}
@@ -148,15 +152,41 @@ func (r *report) compare(l *ledger) {
 			disagree("job %s is %q, not %q", job, e.JobStatus[job], want)
 		}
 	}
-	equal("jobs swept", int64(e.Swept), int64(e.Expired))
-	equal("jobs left", int64(e.Left), int64(len(l.targets)-e.Swept-e.Evicted))
-	if e.BytesAfter > e.Budget {
-		disagree("after the eviction %d bytes are left, the budget is %d", e.BytesAfter, e.Budget)
-	}
+	r.compareCleared(l, disagree)
 	if e.Audit != "passed" {
 		disagree("audit: %s", e.Audit)
 	}
 	equal("bytes of the WAL after Close", e.WALBytes, 0)
+}
+
+// compareCleared holds what the sweep and the eviction left against the sizes of the results.
+func (r *report) compareCleared(l *ledger, disagree func(string, ...any)) {
+	e := l.end
+	byJob := map[string]int64{}
+	for at, f := range l.expected {
+		byJob[at.Job] += int64(max(f.Len, 0))
+	}
+	if e.Swept != len(e.Expired) || len(e.Left) != len(l.targets)-e.Swept-e.Evicted {
+		disagree("of %d jobs %d were to be swept; swept %d, evicted %d, left %d", len(l.targets), len(e.Expired), e.Swept, e.Evicted, len(e.Left))
+	}
+	var left, largest int64
+	for job, n := range byJob {
+		switch {
+		case slices.Contains(e.Left, job):
+			left += n
+		case !slices.Contains(e.Expired, job):
+			largest = max(largest, n)
+		}
+	}
+	if left != e.BytesAfter || left != e.BytesReopened {
+		disagree("the jobs left have %d bytes; the store says %d, and %d when it is opened again", left, e.BytesAfter, e.BytesReopened)
+	}
+	if left > e.Budget {
+		disagree("after the eviction %d bytes are left, the budget is %d", left, e.Budget)
+	}
+	if e.Evicted > 0 && left+largest <= e.Budget {
+		disagree("evicted down to %d bytes, with a budget of %d: the last job of at most %d bytes could have stayed", left, e.Budget, largest)
+	}
 }
 
 // notSubmitted counts the targets of the batches that the first life did not come to.

@@ -37,12 +37,15 @@ type found struct {
 
 // end is what the last life of the service reports of its clearing up.
 type end struct {
-	JobStatus                     map[string]string
-	BatchBytes, ContentBytes      int64 // before it
-	Expired, Swept, Evicted, Left int
-	Budget, BytesAfter            int64
-	FileBytes, WALBytes           int64 // after Close
-	Audit                         string
+	JobStatus                map[string]string
+	BatchBytes, ContentBytes int64 // before it
+	Expired                  []string
+	Swept, Evicted           int
+	Left                     []string
+	BytesReopened            int64
+	Budget, BytesAfter       int64
+	FileBytes, WALBytes      int64 // after Close
+	Audit                    string
 }
 
 type service struct {
@@ -208,11 +211,13 @@ const ttl = 24 * time.Hour
 
 // submit is a client that submits, hears nothing, and submits again; and one that takes the key for something else.
 func (s *service) submit(b *batch) error {
-	for range 2 {
+	for _, retry := range []string{"", "-retry"} {
+		job := b.job()
+		job.ID += retry // a client that has heard nothing makes a new id
 		var id string
 		var created bool
 		var err error
-		s.timed("SubmitBatch", func() { id, created, err = s.d.SubmitBatch(b.job(), b.rows(), now(), ttl) })
+		s.timed("SubmitBatch", func() { id, created, err = s.d.SubmitBatch(job, b.rows(), now(), ttl) })
 		if err != nil {
 			return err
 		}
@@ -343,7 +348,7 @@ func (s *service) finish() error {
 		if err := s.d.TouchBatchJob(id, now()-int64(2*ttl/time.Second)); err != nil {
 			return err
 		}
-		e.Expired++
+		e.Expired = append(e.Expired, id)
 	}
 	s.timed("SweepBatch", func() { e.Swept = s.d.SweepBatch(now(), ttl) })
 	if e.Budget == 0 {
@@ -353,7 +358,7 @@ func (s *service) finish() error {
 	e.BytesAfter = s.d.BatchNbytes()
 	for _, id := range s.order {
 		if _, ok := s.d.PeekBatchJob(id); ok {
-			e.Left++
+			e.Left = append(e.Left, id)
 		}
 	}
 	stats := s.d.Stats()
@@ -372,7 +377,7 @@ func (s *service) finish() error {
 	if err := again.Check(); err != nil {
 		e.Audit = err.Error()
 	}
-	e.FileBytes = again.Stats().FileBytes
+	e.FileBytes, e.BytesReopened = again.Stats().FileBytes, again.BatchNbytes()
 	s.emit(event{State: "ended", End: &e})
 	return again.Close()
 }

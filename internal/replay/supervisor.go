@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -27,6 +28,9 @@ type ledger struct {
 	content  int64          // bytes of the distinct bodies
 	targets  map[string]int // by job
 	acked    map[place]found
+	before   map[place]found // of acked, what the first life acknowledged
+	again    int             // acknowledgements of what was acknowledged already
+	peakWAL  int64
 	created  [2]map[string]bool // by life
 
 	survived map[place]found // what the second life found, before it added anything
@@ -72,30 +76,25 @@ func supervise(c config, batches []batch) (*report, error) {
 		return nil, err
 	}
 	bar := newBar(len(l.expected))
-	kill := max(len(l.expected)/2, 1)
-	err = l.live(c, func(acked int, p *os.Process) error {
-		bar.show(acked)
-		if acked == kill {
-			return p.Kill()
-		}
-		return nil
-	})
+	err = l.live(c, max(len(l.expected)/2, 1), bar.show)
 	if err != nil {
 		return nil, err
 	}
 	l.life++
-	killedAt := len(l.acked)
+	l.before = maps.Clone(l.acked)
+	killedAt := len(l.before)
 	bar.say(fmt.Sprintf("killed the service after %d acknowledged results; starting it again", killedAt))
 	c.Resume = true
-	if err := l.live(c, func(acked int, _ *os.Process) error { bar.show(acked); return nil }); err != nil {
+	if err := l.live(c, 0, bar.show); err != nil {
 		return nil, err
 	}
 	bar.end()
 	return newReport(l, batches, killedAt), nil
 }
 
-// live runs one life of the service, and calls progress after each acknowledged result.
-func (l *ledger) live(c config, progress func(acked int, p *os.Process) error) error {
+// live runs one life of the service, calls progress after each acknowledged result, and kills the service after so many of
+// them, 0 being never.
+func (l *ledger) live(c config, kill int, progress func(acked int)) error {
 	b, err := json.Marshal(c)
 	if err != nil {
 		return err
@@ -134,10 +133,13 @@ func (l *ledger) live(c config, progress func(acked int, p *os.Process) error) e
 		if len(l.acked) == before {
 			continue
 		}
-		if err := progress(len(l.acked), cmd.Process); err != nil {
-			return err
+		progress(len(l.acked))
+		if len(l.acked) == kill {
+			if err := cmd.Process.Kill(); err != nil {
+				return err
+			}
+			killed = true
 		}
-		killed = killed || !c.Resume && 2*len(l.acked) >= len(l.expected)
 	}
 	if l.spent[l.life] == 0 {
 		l.spent[l.life] = time.Since(l.began)
@@ -169,6 +171,7 @@ func (l *ledger) note(e event) {
 	}
 	if e.Stats != nil {
 		l.stats[l.life] = *e.Stats
+		l.peakWAL = max(l.peakWAL, e.Stats.WALBytes)
 	}
 	if e.End != nil {
 		l.end = e.End
@@ -178,6 +181,9 @@ func (l *ledger) note(e event) {
 	case e.Call == "created":
 		l.created[l.life][e.Job] = true
 	case e.Call == "FinishBatchTarget":
+		if _, ok := l.acked[at]; ok {
+			l.again++
+		}
 		l.acked[at] = *e.Found
 	case e.Found != nil && l.resumed.State == "":
 		l.survived[at] = *e.Found
