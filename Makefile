@@ -2,7 +2,6 @@
 
 LINT      = go tool -modfile=$(CURDIR)/internal/tools/go.mod golangci-lint
 BENCHSTAT = go tool -modfile=$(CURDIR)/internal/tools/go.mod benchstat
-NESTED    = internal/replay internal/peerbench
 
 # Of the long runs; each prints its seed.
 ROUNDS   ?= 100
@@ -23,7 +22,7 @@ gate: toolchain announce fmt tidy vet lint given test bench-once fuzz-once repla
 	@echo "gate: passed"
 
 .PHONY: gate-all
-gate-all: gate peers torture ## the gate, the peers and the long runs
+gate-all: gate peers litestream torture ## the gate, the peers and the long runs
 
 .PHONY: announce
 announce:
@@ -99,3 +98,7 @@ fuzz: toolchain ## random operations over the store and its model, for FUZZTIME=
 torture: toolchain ## kills, power cuts, full disks and a million operations over the model, ROUNDS=100
 	go test -run='TestKill|TestPowerCut|TestDiskFull|TestModel$$|TestClose' -timeout=0 -v ./internal/dcache \
 		-torture.rounds=$(ROUNDS) -model.ops=340000
+
+.PHONY: litestream
+litestream: toolchain ## Litestream replicates a store at work, and its copy is audited; builds Litestream, two minutes
+	@cd internal/litestream && go mod tidy -diff && $(LINT) run ./... && go test -v ./...

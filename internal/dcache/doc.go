@@ -29,4 +29,21 @@
 //
 // Put and Get hold fetched bodies under their SHA-256, each once, for two classes of callers, and evict the least recently used
 // under a budget of their own, given to Open. Neither store's pressure touches the other.
+//
+// # What is SQLite's own
+//
+// Moving this package to a server database would touch these places, and no others:
+//
+//   - rowid: updates and deletions address the row that the select before them found (batch_account.go, batch_job.go), and the
+//     order of rowids breaks the ties of the content cache's LRU. A server has a key column for the one and needs a sequence for the other.
+//   - octet_length, printf, typeof and the comparisons behind a unary plus; INDEXED BY in one query; INSERT OR REPLACE in another.
+//     ON CONFLICT DO NOTHING, RETURNING, row values and partial indexes are spelled the same in PostgreSQL.
+//   - parameters: ? and ?1 become $1.
+//   - pragmas, auto_vacuum, checkpoints, Backup and Compact (db.go, space.go, backup.go): a server does this itself.
+//   - the lock beside the file, and the totals in memory, which hold because the file has one owner (lock.go, batch_account.go). With
+//     several owners the totals are rows, and the transactions need SELECT ... FOR UPDATE or SERIALIZABLE with a retry: the verbs
+//     may run more than once already.
+//   - the errors, which are mapped by SQLite's codes in one function (errors.go).
+//
+// Group commit, the transition of a target and the verbs on tx carry over as they are.
 package dcache

@@ -17,39 +17,51 @@ const (
 // vacuumPages are given back in one transaction: as long a hold as a step of a sweep.
 const vacuumPages = 256
 
-// reclaim gives the file's surplus of free pages back to the file system, in small transactions, and empties the WAL. What keeps
-// it from that, such as a reader with a snapshot, is no error of the call that freed the pages: the next one goes on.
+// longWAL is the size from which a WAL is cut: twice what SQLite lets it grow to before it begins at its start again.
+const longWAL = 8 << 20
+
+// reclaim gives the file's surplus of free pages back to the file system, in small transactions, and empties the WAL, without which
+// the file would not get shorter. What keeps it from that, such as a reader with a snapshot, is no error of the call that freed
+// the pages: the next one goes on. Where nothing is to be given back it costs a look.
 func (d *DB) reclaim() {
 	if d.file == "" {
 		return
 	}
-	for {
-		surplus, err := d.vacuumStep()
-		if err != nil {
+	shrunk := false
+	for more := true; more; {
+		var n int64
+		var err error
+		if n, more, err = d.vacuumStep(); err != nil {
 			d.report("give space back", "", err)
 			return
 		}
-		if !surplus {
-			break
-		}
+		shrunk = shrunk || n > 0
 	}
-	if d.externalCheckpoint {
+	if d.externalCheckpoint || !shrunk && fileSize(d.file+"-wal") < longWAL {
 		return
 	}
-	if err := d.enter(); err != nil {
-		return
-	}
-	defer d.leave()
-	if err := d.truncateWAL(); err != nil && !errors.Is(err, ErrBusy) {
-		d.stats.databaseError(err)
+	if err := d.emptyWAL(); !errors.Is(err, ErrBusy) {
 		d.report("empty the WAL", "", err)
 	}
 }
 
-// vacuumStep gives back up to vacuumPages, and reports whether there is more to give.
-func (d *DB) vacuumStep() (more bool, err error) {
+// emptyWAL is truncateWAL as a call of its own.
+func (d *DB) emptyWAL() error {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	err := d.truncateWAL()
+	if !errors.Is(err, ErrBusy) {
+		d.stats.databaseError(err)
+	}
+	return err
+}
+
+// vacuumStep gives back up to vacuumPages, and reports how many, and whether there is more to give.
+func (d *DB) vacuumStep() (n int64, more bool, err error) {
 	err = d.write(func(t *tx) error {
-		more = false
+		n, more = 0, false
 		var pages, free int64
 		var mode int
 		if err := t.get(&pages, `PRAGMA page_count`); err != nil {
@@ -68,10 +80,10 @@ func (d *DB) vacuumStep() (more bool, err error) {
 		if mode != 2 {
 			return nil // Made by another hand: Compact would convert it.
 		}
-		more = surplus > vacuumPages
-		return t.vacuum(min(surplus, vacuumPages))
+		n, more = min(surplus, vacuumPages), surplus > vacuumPages
+		return t.vacuum(n)
 	})
-	return more, err
+	return n, more, err
 }
 
 // vacuum gives back n pages. The pragma frees one each time that it is stepped: its rows, which are empty, have to be read to their end.
@@ -126,9 +138,11 @@ func (d *DB) Compact() error {
 		_, err := c.ExecContext(context.Background(), `VACUUM`)
 		return err
 	})
+	if err == nil && !d.externalCheckpoint {
+		err = d.emptyWAL() // the new file is in the WAL: only now does the old one get shorter
+	}
 	if err != nil {
 		return fmt.Errorf("dcache: compact: %w", err)
 	}
-	d.reclaim()
 	return nil
 }
