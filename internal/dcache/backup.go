@@ -23,6 +23,9 @@ func (d *DB) Backup(ctx context.Context, path string) error {
 }
 
 func (d *DB) backup(ctx context.Context, path string) (err error) {
+	if path == "" {
+		return ErrInvalid
+	}
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		if err == nil {
 			err = ErrExists
@@ -100,11 +103,12 @@ func (d *DB) copyTo(ctx context.Context, name string) (err error) {
 			})
 		}
 	}
-	finished := d.rawHold(func(*sqlite3.SQLiteConn) error { return b.Finish() })
-	if err != nil {
-		return err // Finish repeats it.
-	}
-	return finished
+	return errors.Join(err, d.rawHold(func(*sqlite3.SQLiteConn) error {
+		if finished := b.Finish(); err == nil {
+			return finished
+		}
+		return nil // Finish repeats the error.
+	}))
 }
 
 // rawHold is hold with the driver's own connection.

@@ -78,6 +78,7 @@ func TestBackup(t *testing.T) {
 		is.NoErr(os.WriteFile(path, []byte("kept"), 0o600))
 		mustBe(t, d.Backup(t.Context(), path), ErrExists)
 		mustBe(t, d.Backup(t.Context(), d.file), ErrExists)
+		mustBe(t, d.Backup(t.Context(), ""), ErrInvalid)
 		got, err := os.ReadFile(path)
 		is.NoErr(err)
 		is.Equal(string(got), "kept")

@@ -204,6 +204,9 @@ func (t *tx) storeJob(from, to jobRow) error {
 	if err != nil {
 		return err
 	}
+	if !to.live() {
+		delete(t.db.openHint, to.ID)
+	}
 	t.account(from.BatchJob, to.BatchJob)
 	return nil
 }

@@ -12,10 +12,6 @@ import (
 // between: about as long as a commit takes to reach the disk.
 const gcWeight = 512
 
-// rowBytes is how many bytes of results weigh as much as a row: those of one page, since a deleted result has its pages put on
-// the free list one by one.
-const rowBytes = 4096
-
 // cutoff is the newest lease that has expired: lease + ttl <= now is lease <= now - ttl, and written so an index serves. A part of
 // a second in ttl is never rounded down. It is minus infinity where the difference lies below int64: then no lease has expired.
 func cutoff(now int64, ttl time.Duration) any {
@@ -60,6 +56,7 @@ const (
 // most maxBytes, and returns their number (rule 5). A live job is never evicted, and a job without bytes neither, since it frees
 // none; so the total may stay above maxBytes: Stats().BatchOverBudget says by how much. Other calls go on meanwhile.
 func (d *DB) EvictBatchOldest(maxBytes int64) int {
+	d.stats.budget.Store(&maxBytes)
 	over := func(t *tx) bool { return t.batchBytes() > maxBytes && t.finishedBytes() > 0 }
 	n := 0
 	if d.overBudget(maxBytes) {
@@ -76,7 +73,6 @@ func (d *DB) EvictBatchOldest(maxBytes int64) int {
 		}, over)
 	}
 	d.stats.evictedJobs.Add(int64(n))
-	d.stats.overBudget.Store(max(0, d.BatchNbytes()-max(maxBytes, 0)))
 	return n
 }
 
@@ -92,20 +88,18 @@ func (d *DB) deleteJobs(op string, next func(*tx) ([]jobRow, error), more func(*
 	total := 0
 	for {
 		var n int
-		var done bool
-		err := d.write(func(t *tx) error {
-			n, done = 0, false
+		err := d.weigh(gcWeight, func(t *tx) error {
+			n = 0
 			jobs, err := next(t)
 			if err != nil {
 				return err
 			}
-			done = len(jobs) == 0
 			for weight := int64(0); n < len(jobs) && weight < gcWeight && more(t); n++ {
 				rows, err := t.deleteJob(jobs[n])
 				if err != nil {
 					return err
 				}
-				weight += 1 + rows + jobs[n].NBytes/rowBytes
+				weight += 1 + rows + jobs[n].NBytes/pageBytes
 			}
 			return nil
 		})
@@ -114,20 +108,20 @@ func (d *DB) deleteJobs(op string, next func(*tx) ([]jobRow, error), more func(*
 			break
 		}
 		total += n
-		if done || n == 0 {
+		if n == 0 {
 			break
 		}
 	}
 	if total > 0 {
 		d.reclaim()
-		d.log.Debug("dcache: "+op, "jobs", total)
+		d.logger.Debug("dcache: "+op, "jobs", total)
 	}
 	return total
 }
 
-// writeBatch is write for what may store results or end a job: with WithBatchBudget, the eviction follows it.
-func (d *DB) writeBatch(fn func(*tx) error) error {
-	err := d.write(fn)
+// writeBatch is weigh for what may store results or end a job: with WithBatchBudget, the eviction follows it.
+func (d *DB) writeBatch(weight int, fn func(*tx) error) error {
+	err := d.weigh(weight, fn)
 	if err == nil && d.hasBatchBudget && d.overBudget(d.batchBudget) {
 		d.EvictBatchOldest(d.batchBudget)
 	}
@@ -139,7 +133,7 @@ func (d *DB) writeBatch(fn func(*tx) error) error {
 // logged. See RequeueInFlight for the restart that resumes.
 func (d *DB) MarkInFlightFailed(reason string, now int64) int {
 	var n int64
-	err := d.writeBatch(func(t *tx) (err error) {
+	err := d.writeBatch(gcWeight, func(t *tx) (err error) {
 		n, err = t.exec(markFailed, reason, now)
 		if err != nil {
 			return err
@@ -164,7 +158,7 @@ const markFailed = `
 // becomes failed; neither is returned.
 func (d *DB) RequeueInFlight(now int64) ([]string, error) {
 	var ids []string
-	err := d.writeBatch(func(t *tx) error {
+	err := d.writeBatch(gcWeight, func(t *tx) error {
 		ids = []string{}
 		var jobs []jobRow
 		if err := t.selectAll(&jobs, selectLive); err != nil {
@@ -194,7 +188,7 @@ const selectLive = `SELECT rowid, ` + jobColumns + ` FROM batch_job INDEXED BY b
 
 // requeue makes one live job ready to run, and reports whether it has something left to run.
 func (t *tx) requeue(from jobRow, now int64) (open bool, err error) {
-	p, err := progress(t, from.ID)
+	p, err := progress(t.conn, from.ID)
 	if err != nil {
 		return false, t.fail(err)
 	}

@@ -168,6 +168,19 @@ func TestBatchBudget(t *testing.T) {
 	is.NoErr(err) // it ends the job, which is then over the budget by itself
 	is.True(!exists(d, "live"))
 	is.Equal(d.Stats().JobsEvicted, int64(3))
+	is.NoErr(d.CreateBatchJob(BatchJob{ID: "arrives done", Status: JobDone, NBytes: 1000}))
+	is.True(!exists(d, "arrives done"))
+}
+
+// TestBatchOverBudget: what live jobs hold above the budget is told as it stands, not as the last eviction found it.
+func TestBatchOverBudget(t *testing.T) {
+	is := is.New(t)
+	d := open(t, WithBatchBudget(10))
+	addJob(t, d, "live", JobRunning, 1, 1)
+	is.NoErr(d.UpdateBatchTarget("live", 0, 1, TargetDone, bytesOf(100), nil, nil))
+	is.Equal(d.Stats().BatchOverBudget, int64(90))
+	is.NoErr(d.DeleteBatchJob("live"))
+	is.Equal(d.Stats().BatchOverBudget, int64(0))
 }
 
 func TestMarkInFlightFailed(t *testing.T) {

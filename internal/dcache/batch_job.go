@@ -2,8 +2,10 @@ package dcache
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -76,7 +78,7 @@ func (j BatchJob) checked() (BatchJob, error) {
 func (d *DB) CreateBatchJob(j BatchJob) error {
 	j, err := j.checked()
 	if err == nil {
-		err = d.write(func(t *tx) error { return t.insertJob(j) })
+		err = d.writeBatch(1, func(t *tx) error { return t.insertJob(j) })
 	}
 	return opError("create batch job", j.ID, err)
 }
@@ -123,6 +125,7 @@ func (d *DB) PeekBatchJob(id string) (BatchJob, bool) {
 	err := d.get(&j, selectJob, id)
 	if err == nil && j.ID != id {
 		err = errStray
+		d.stats.databaseError(err)
 	}
 	d.report("read batch job", id, err)
 	if !d.stats.job.found(err == nil) {
@@ -155,7 +158,7 @@ func (d *DB) BatchJobByIDem(caller, idemKey string, now int64, ttl time.Duration
 func (d *DB) SetBatchJobStatus(id, status, errMsg string, now int64) error {
 	status, err := jobStatus(status)
 	if err == nil {
-		err = d.writeBatch(func(t *tx) error {
+		err = d.writeBatch(1, func(t *tx) error {
 			from, err := t.job(id)
 			if err != nil {
 				return err
@@ -207,12 +210,12 @@ func (t *tx) liveJob(id string) (jobRow, error) {
 // CancelBatchJob ends a live job: it becomes cancelled with the reason as its error and now as its lease, and its open targets
 // become failed with the reason. Finished results stay. A job that is not live is ErrNotLive, an unknown id ErrNotFound.
 func (d *DB) CancelBatchJob(id, reason string, now int64) error {
-	err := d.writeBatch(func(t *tx) error {
+	err := d.writeBatch(gcWeight, func(t *tx) error {
 		from, err := t.liveJob(id)
 		if err != nil {
 			return err
 		}
-		p, err := progress(t, id)
+		p, err := progress(t.conn, id)
 		if err != nil {
 			return t.fail(err)
 		}
@@ -233,7 +236,7 @@ func (d *DB) CancelBatchJob(id, reason string, now int64) error {
 
 // DeleteBatchJob deletes a job, live or not, and its targets, at once. An unknown id is ErrNotFound.
 func (d *DB) DeleteBatchJob(id string) error {
-	err := d.write(func(t *tx) error {
+	err := d.weigh(gcWeight, func(t *tx) error {
 		j, err := t.job(id)
 		if err != nil {
 			return err
@@ -299,14 +302,9 @@ func (d *DB) ListBatchJobs(caller string, after Cursor, limit int) ([]BatchJob, 
 	case !first:
 		query, args = selectNewestOfAllAfter, []any{after.CreatedAt, after.ID}
 	}
-	// One more than asked for tells whether there is a next page.
-	more := int64(limit) + 1
-	if overflows(int64(limit), 1) {
-		more = int64(limit)
-	}
 	jobs := []BatchJob{}
 	err := d.hold(func(c *sqlx.Conn) error {
-		return c.SelectContext(context.Background(), &jobs, query, append(args, more)...)
+		return c.SelectContext(context.Background(), &jobs, query, append(args, oneMore(limit))...)
 	})
 	if err != nil {
 		return nil, Cursor{}, opError("list batch jobs of", caller, err)
@@ -319,16 +317,23 @@ func (d *DB) ListBatchJobs(caller string, after Cursor, limit int) ([]BatchJob, 
 	return jobs, Cursor{CreatedAt: last.CreatedAt, ID: last.ID}, nil
 }
 
+// oneMore is a page's limit and one, which tells whether there is a next page.
+func oneMore(limit int) int64 {
+	if overflows(int64(limit), 1) {
+		return int64(limit)
+	}
+	return int64(limit) + 1
+}
+
 // SubmitBatch stores a job and its targets at once, and returns its id. Where the caller has an unexpired job under the same
 // non-empty idempotency key, whatever its status, it stores nothing, moves that job's lease to now, and returns its id with
 // created false; if that job has other targets (URLs, options, their order or number), it is ErrConflict with that job's id,
 // and no lease moves.
 //
 // The job's created_at and lease become now, its targets_total the number of targets; its other counters are ignored. Its status
-// may be empty, JobQueued or JobRunning. Targets are as for PutBatchTargets, but none is ErrInvalid. A job of that id that
-// is there for another reason is ErrExists.
+// may be empty, JobQueued or JobRunning; where all targets arrive finished, the job ends at once. Targets are as for PutBatchTargets,
+// but none is ErrInvalid. A job of that id that is there for another reason is ErrExists.
 func (d *DB) SubmitBatch(j BatchJob, targets []BatchTarget, now int64, ttl time.Duration) (id string, created bool, err error) {
-	given := j.ID
 	j.TargetsTotal, j.TargetsDone, j.NBytes = len(targets), 0, 0
 	j.CreatedAt, j.Lease = now, now
 	if j, err = j.checked(); err == nil {
@@ -341,27 +346,66 @@ func (d *DB) SubmitBatch(j BatchJob, targets []BatchTarget, now int64, ttl time.
 	case len(targets) == 0:
 		err = fmt.Errorf("no targets: %w", ErrInvalid)
 	default:
-		err = d.writeBatch(func(t *tx) (err error) {
-			id, created, err = t.submit(j, targets, now, ttl)
-			return err
-		})
+		id, created, err = d.submit(j, targets, now, ttl)
 	}
 	if err != nil && !errors.Is(err, ErrConflict) {
-		return "", false, opError("submit batch job", given, err)
+		return "", false, opError("submit batch job", j.ID, err)
 	}
 	if j.IDemKey != "" {
 		d.stats.idem.found(!created)
 	}
-	return id, created, opError("submit batch job", given, err)
+	return id, created, opError("submit batch job", j.ID, err)
 }
 
-func (t *tx) submit(j BatchJob, targets []BatchTarget, now int64, ttl time.Duration) (id string, created bool, err error) {
+func (d *DB) submit(j BatchJob, targets []BatchTarget, now int64, ttl time.Duration) (id string, created bool, err error) {
+	// A retry has its targets compared before it asks for the write lock: URLs and options never change, and the others would
+	// wait for the comparison of tens of thousands of them.
+	known := ""
+	if j.IDemKey != "" {
+		if known, err = d.compareSubmitted(j, targets, now, ttl); err != nil {
+			return known, false, err
+		}
+	}
+	weight := len(targets)
+	if known != "" {
+		weight = 1
+	}
+	err = d.writeBatch(weight, func(t *tx) (err error) {
+		id, created, err = t.submit(j, targets, now, ttl, known)
+		return err
+	})
+	return id, created, err
+}
+
+// compareSubmitted returns the id of the unexpired job under j's key, "" if there is none, and ErrConflict if it has other targets.
+func (d *DB) compareSubmitted(j BatchJob, targets []BatchTarget, now int64, ttl time.Duration) (id string, err error) {
+	err = d.hold(func(c *sqlx.Conn) error {
+		err := c.GetContext(context.Background(), &id, selectIDem, j.Caller, j.IDemKey, cutoff(now, ttl))
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		same, err := sameTargets(c, id, targets)
+		if err == nil && !same {
+			err = ErrConflict
+		}
+		return err
+	})
+	return id, err
+}
+
+// submit is SubmitBatch in a transaction. The job of the id known has been found to have these targets.
+func (t *tx) submit(j BatchJob, targets []BatchTarget, now int64, ttl time.Duration, known string) (id string, created bool, err error) {
 	if j.IDemKey != "" {
 		err := t.get(&id, selectIDem, j.Caller, j.IDemKey, cutoff(now, ttl))
 		if err == nil {
-			same, err := t.sameTargets(id, targets)
-			if err != nil {
-				return "", false, err
+			same := id == known
+			if !same { // submitted since
+				if same, err = sameTargets(t.conn, id, targets); err != nil {
+					return "", false, t.fail(err)
+				}
 			}
 			if !same {
 				return id, false, ErrConflict
@@ -375,5 +419,16 @@ func (t *tx) submit(j BatchJob, targets []BatchTarget, now int64, ttl time.Durat
 	if err := t.insertJob(j); err != nil {
 		return "", false, err
 	}
-	return j.ID, true, t.insertTargets(j.ID, targets)
+	if err := t.insertTargets(j.ID, targets); err != nil {
+		return "", false, err
+	}
+	if slices.ContainsFunc(targets, func(g BatchTarget) bool { return !terminalTarget(g.Status) }) {
+		return j.ID, true, nil
+	}
+	// Every target arrived finished: there is no last one to end the job.
+	row, err := t.job(j.ID)
+	if err == nil {
+		_, err = t.closeJob(row, now)
+	}
+	return j.ID, true, err
 }

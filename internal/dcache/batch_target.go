@@ -78,20 +78,20 @@ func checkedTargets(jobID string, targets []BatchTarget) ([]BatchTarget, error) 
 func (d *DB) PutBatchTargets(jobID string, targets []BatchTarget) error {
 	targets, err := checkedTargets(jobID, targets)
 	if err == nil {
-		err = d.writeBatch(func(t *tx) error { return t.insertTargets(jobID, targets) })
+		err = d.writeBatch(max(1, len(targets)), func(t *tx) error { return t.insertTargets(jobID, targets) })
 	}
 	return opError("put targets of batch job", jobID, err)
 }
 
-// insertRows is how many targets one statement inserts: enough to make the cost of a statement small beside that of its rows, and
-// far below SQLite's limit of 32,766 bound values.
-const insertRows = 64
+// insertRows are how many targets one statement inserts: enough to make the cost of a statement small beside that of its rows, far
+// below SQLite's limit of 32,766 bound values, and of few sizes, so that each statement is prepared once.
+var insertRows = []int{64, 8, 1}
 
-var insertTargetsSQL = insertTargetsOf(insertRows)
+var insertTargets = map[int]string{64: insertTargetsOf(64), 8: insertTargetsOf(8), 1: insertTargetsOf(1)}
 
 func insertTargetsOf(rows int) string {
 	return `INSERT INTO batch_target (` + targetColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?)` +
-		strings.Repeat(`, (?, ?, ?, ?, ?, ?, ?, ?)`, rows-1) + ` ON CONFLICT DO NOTHING`
+		strings.Repeat(`, (?, ?, ?, ?, ?, ?, ?, ?)`, rows-1)
 }
 
 func (t *tx) insertTargets(jobID string, targets []BatchTarget) error {
@@ -106,26 +106,50 @@ func (t *tx) insertTargets(jobID string, targets []BatchTarget) error {
 			return err
 		}
 	}
-	args := make([]any, 0, 8*insertRows)
-	for chunk := range slices.Chunk(targets, insertRows) {
-		args = args[:0]
-		for i := range chunk {
-			g := &chunk[i]
-			args = append(args, g.JobID, g.Idx, g.URL, g.Options, g.Status, text(g.Result), text(g.Error), text(g.Hint))
-		}
-		query := insertTargetsSQL
-		if len(chunk) < insertRows {
-			query = insertTargetsOf(len(chunk))
-		}
-		n, err := t.exec(query, args...)
-		if err != nil {
-			return err
-		}
-		if n != int64(len(chunk)) {
-			return fmt.Errorf("an idx between %d and %d: %w", chunk[0].Idx, chunk[len(chunk)-1].Idx, ErrExists)
+	if err := t.checkFree(jobID, targets); err != nil {
+		return err
+	}
+	args := make([]any, 0, 8*insertRows[0])
+	for _, rows := range insertRows {
+		for ; len(targets) >= rows; targets = targets[rows:] {
+			args = args[:0]
+			for i := range rows {
+				g := &targets[i]
+				args = append(args, g.JobID, g.Idx, g.URL, g.Options, g.Status, text(g.Result), text(g.Error), text(g.Hint))
+			}
+			if _, err := t.exec(insertTargets[rows], args...); err != nil {
+				return err
+			}
 		}
 	}
 	return t.storeJob(from, to)
+}
+
+const selectTaken = `SELECT idx FROM batch_target WHERE job_id = ? AND idx BETWEEN ? AND ? ORDER BY idx`
+
+// checkFree sees to it, before anything is written, that the job has none of these targets, which are in idx order.
+func (t *tx) checkFree(jobID string, targets []BatchTarget) error {
+	if len(targets) == 0 {
+		return nil
+	}
+	rows, err := t.conn.QueryContext(context.Background(), selectTaken, jobID, targets[0].Idx, targets[len(targets)-1].Idx)
+	if err != nil {
+		return t.fail(err)
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err is what tells.
+	for rows.Next() {
+		var taken int
+		if err := rows.Scan(&taken); err != nil {
+			return t.fail(err)
+		}
+		for targets[0].Idx < taken {
+			targets = targets[1:]
+		}
+		if targets[0].Idx == taken {
+			return fmt.Errorf("idx %d: %w", taken, ErrExists)
+		}
+	}
+	return t.fail(rows.Err())
 }
 
 // text binds a string or NULL, without the reflection that a pointer would cost.
@@ -137,10 +161,10 @@ func text(s *string) any {
 }
 
 // sameTargets reports whether a job has exactly these targets, which are in idx order: the same idx, URLs and options.
-func (t *tx) sameTargets(jobID string, targets []BatchTarget) (bool, error) {
-	rows, err := t.Query(`SELECT idx, url, options FROM batch_target WHERE job_id = ? ORDER BY idx`, jobID)
+func sameTargets(q sqlx.QueryerContext, jobID string, targets []BatchTarget) (bool, error) {
+	rows, err := q.QueryContext(context.Background(), `SELECT idx, url, options FROM batch_target WHERE job_id = ? ORDER BY idx`, jobID)
 	if err != nil {
-		return false, t.fail(err)
+		return false, err
 	}
 	defer rows.Close() //nolint:errcheck // rows.Err is what tells.
 	n := 0
@@ -148,13 +172,13 @@ func (t *tx) sameTargets(jobID string, targets []BatchTarget) (bool, error) {
 		var idx int
 		var url, options sql.RawBytes
 		if err := rows.Scan(&idx, &url, &options); err != nil {
-			return false, t.fail(err)
+			return false, err
 		}
 		if n == len(targets) || idx != targets[n].Idx || string(url) != targets[n].URL || string(options) != targets[n].Options {
 			return false, nil
 		}
 	}
-	return n == len(targets), t.fail(rows.Err())
+	return n == len(targets), rows.Err()
 }
 
 const selectTargets = `SELECT ` + targetColumns + ` FROM batch_target WHERE job_id = ? ORDER BY idx`
@@ -240,11 +264,7 @@ func (d *DB) BatchTargetsPage(jobID string, from, maxTargets int, maxBytes int64
 
 // measurePage finds where a page ends: the number of its targets, the idx of the last, and that of the one after it or -1.
 func measurePage(c *sqlx.Conn, jobID string, from, maxTargets int, maxBytes int64) (n, last, next int, err error) {
-	limit := int64(maxTargets)
-	if !overflows(limit, 1) {
-		limit++
-	}
-	rows, err := c.QueryContext(context.Background(), selectTargetSizes, jobID, from, limit)
+	rows, err := c.QueryContext(context.Background(), selectTargetSizes, jobID, from, oneMore(maxTargets))
 	if err != nil {
 		return 0, 0, 0, err
 	}
@@ -347,11 +367,20 @@ func (d *DB) BatchProgress(id string) (Progress, bool) {
 func (d *DB) UpdateBatchTarget(jobID string, idx int, now int64, status string, result, errMsg, hint *string) error {
 	status, err := targetStatus(status)
 	if err == nil {
-		err = d.writeBatch(func(t *tx) error {
-			return t.setTarget(jobID, idx, now, status, result, errMsg, hint)
+		err = d.writeBatch(resultWeight(result), func(t *tx) error {
+			_, err := t.setTarget(jobID, idx, now, status, result, errMsg, hint)
+			return err
 		})
 	}
 	return targetError("update batch target", jobID, idx, err)
+}
+
+// resultWeight is what writing a result weighs in a group.
+func resultWeight(result *string) int {
+	if result == nil {
+		return 1
+	}
+	return 1 + len(*result)/pageBytes
 }
 
 // selectTargetState reads what an update has to know of the target and its job: all of it lies before the result.
@@ -364,18 +393,19 @@ const selectTargetState = `
 
 const updateTarget = `UPDATE batch_target SET status = ?, result = ?, error = ?, hint = ? WHERE rowid = ?`
 
-func (t *tx) setTarget(jobID string, idx int, now int64, status string, result, errMsg, hint *string) error {
+// setTarget writes a target, and returns what has become of its job: status, counters and lease.
+func (t *tx) setTarget(jobID string, idx int, now int64, status string, result, errMsg, hint *string) (jobRow, error) {
 	var from jobRow
 	var rowID, oldBytes int64
 	var oldStatus string
 	var own bool
-	err := t.QueryRow(selectTargetState, jobID, idx).Scan(&rowID, &oldStatus, &oldBytes,
+	err := t.conn.QueryRowContext(context.Background(), selectTargetState, jobID, idx).Scan(&rowID, &oldStatus, &oldBytes,
 		&from.RowID, &from.Status, &from.TargetsDone, &from.NBytes, &from.Lease, &own)
 	if err != nil {
-		return t.fail(err)
+		return from, t.fail(err)
 	}
 	if !own {
-		return errStray
+		return from, errStray
 	}
 	bytes, finished := weight(status, result)
 	if terminalTarget(oldStatus) {
@@ -383,13 +413,13 @@ func (t *tx) setTarget(jobID string, idx int, now int64, status string, result, 
 	}
 	to, err := t.bear(from, bytes-oldBytes, finished)
 	if err != nil {
-		return err
+		return from, err
 	}
 	to.Lease = now
 	if err := t.execOne(updateTarget, status, text(result), text(errMsg), text(hint), rowID); err != nil {
-		return err
+		return from, err
 	}
-	return t.storeJob(from, to)
+	return to, t.storeJob(from, to)
 }
 
 // FinishBatchTarget is UpdateBatchTarget with a status of TargetDone or TargetFailed (another is ErrInvalid) for a live job; one that
@@ -401,16 +431,15 @@ func (d *DB) FinishBatchTarget(jobID string, idx int, now int64, status string, 
 		return BatchJob{}, targetError("finish batch target", jobID, idx, fmt.Errorf("status %.64q: %w", status, ErrInvalid))
 	}
 	var job jobRow
-	err := d.writeBatch(func(t *tx) (err error) {
+	err := d.writeBatch(resultWeight(result), func(t *tx) (err error) {
 		if job, err = t.liveJob(jobID); err != nil {
 			return err
 		}
-		if err := t.setTarget(jobID, idx, now, status, result, errMsg, hint); err != nil {
+		set, err := t.setTarget(jobID, idx, now, status, result, errMsg, hint)
+		if err != nil {
 			return err
 		}
-		if job, err = t.job(jobID); err != nil {
-			return err
-		}
+		job.TargetsDone, job.NBytes, job.Lease = set.TargetsDone, set.NBytes, set.Lease
 		open, err := t.anyOpen(jobID, idx)
 		if err != nil || open {
 			return err
@@ -458,7 +487,7 @@ func (t *tx) anyOpen(jobID string, idx int) (bool, error) {
 
 // closeJob gives a job without open targets its final status.
 func (t *tx) closeJob(from jobRow, now int64) (jobRow, error) {
-	p, err := progress(t, from.ID)
+	p, err := progress(t.conn, from.ID)
 	if err != nil {
 		return from, t.fail(err)
 	}

@@ -434,6 +434,16 @@ func TestSubmitBatch(t *testing.T) {
 		}
 		is.Equal(dump(t, d), before)
 	})
+	t.Run("targets that arrive finished end the job", func(t *testing.T) {
+		is := is.New(t)
+		d := open(t)
+		targets := pending(2)
+		targets[0].Status, targets[1].Status = TargetDone, TargetFailed
+		_, _, err := d.SubmitBatch(job("a", ""), targets, 1, time.Hour)
+		is.NoErr(err)
+		is.Equal(peek(t, d, "a").Status, JobPartial)
+		is.Equal(d.LiveBatchJobsTotal(), 0)
+	})
 	t.Run("100 at once make one job", func(t *testing.T) {
 		is := is.New(t)
 		d := open(t)

@@ -53,3 +53,22 @@ func TestCheckNames(t *testing.T) {
 		})
 	}
 }
+
+// TestCheckAmongWriters: the totals follow a commit before anybody can read its rows.
+func TestCheckAmongWriters(t *testing.T) {
+	d := openAt(t, ":memory:", 0)
+	addJob(t, d, "j", JobRunning, 1, 8)
+	together(9, func(w int) {
+		for i := range 300 {
+			var err error
+			if w == 8 {
+				err = d.Check()
+			} else {
+				err = d.UpdateBatchTarget("j", w, 1, TargetDone, bytesOf(i), nil, nil)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

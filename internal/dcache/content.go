@@ -42,7 +42,9 @@ func (d *DB) put(class, key string, body []byte, now int64) (digest string, err 
 		body = []byte{} // a nil slice would be stored as NULL
 	}
 	digest = digestOf(body)
-	if err := d.write(func(t *tx) error { return t.putContent(class, key, digest, body, now) }); err != nil {
+	if err := d.weigh(1+len(body)/pageBytes, func(t *tx) error {
+		return t.putContent(class, key, digest, body, now)
+	}); err != nil {
 		return "", err
 	}
 	d.evict()
@@ -64,6 +66,11 @@ func (t *tx) putContent(class, key, digest string, body []byte, now int64) error
 		return err
 	}
 	t.delta.content += n * int64(len(body))
+	if n == 0 { // stored already, and perhaps damaged since
+		if _, err := t.exec(`UPDATE content_body SET body = ?1 WHERE digest = ?2 AND body IS NOT ?1`, body, digest); err != nil {
+			return err
+		}
+	}
 	// A replaced row gets a new rowid, which is what orders the entries of one second.
 	if _, err := t.exec(`
 		INSERT OR REPLACE INTO content_entry (class, key, digest, used_at) VALUES (?, ?, ?, ?)`,
@@ -113,13 +120,13 @@ func (d *DB) Get(class, key string, now int64) ([]byte, bool) {
 	if err == nil && digestOf(c.Body) != c.Digest {
 		d.stats.corrupt.Add(1)
 		err = ErrNotFound
-		d.report("remove a damaged body", key, d.write(func(t *tx) error { return t.removeBody(c.Digest) }))
+		d.report("remove a damaged body", key, d.write(func(t *tx) error { return t.removeDamaged(c.Digest) }))
 	}
 	if !d.stats.content.found(err == nil) {
 		return nil, false
 	}
 	// Away from used_at in either direction: a clock that was stepped back must not freeze it.
-	if now-c.UsedAt >= usePrecision || c.UsedAt-now >= usePrecision {
+	if uint64(max(now, c.UsedAt))-uint64(min(now, c.UsedAt)) >= usePrecision {
 		d.report("mark the use of content", key, d.write(func(t *tx) error {
 			_, err := t.exec(`UPDATE content_entry SET used_at = ? WHERE class = ? AND key = ?`, now, class, key)
 			return err
@@ -131,8 +138,16 @@ func (d *DB) Get(class, key string, now int64) ([]byte, bool) {
 	return c.Body, true
 }
 
-// removeBody deletes a body and every entry that names it.
-func (t *tx) removeBody(digest string) error {
+// removeDamaged deletes a body that does not have its digest, and every entry that names it. It may have been put anew since it was
+// read: then it stays.
+func (t *tx) removeDamaged(digest string) error {
+	var body []byte
+	if err := t.get(&body, `SELECT body FROM content_body WHERE digest = ?`, digest); err != nil {
+		return err
+	}
+	if digestOf(body) == digest {
+		return nil
+	}
 	if _, err := t.exec(`DELETE FROM content_entry WHERE digest = ?`, digest); err != nil {
 		return err
 	}
@@ -184,7 +199,7 @@ func (d *DB) evict() {
 			}
 			before := t.contentBytes()
 			for _, e := range entries {
-				if !over(t.contentBytes()) || before-t.contentBytes() > gcWeight*rowBytes {
+				if !over(t.contentBytes()) || before-t.contentBytes() > gcWeight*pageBytes {
 					break
 				}
 				if err := t.deleteContent(e.Class, e.Key); err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/matryer/is"
@@ -188,13 +189,26 @@ func TestContentUseIsMarkedOnceAMinute(t *testing.T) {
 		now    int64
 		writes int64
 	}{
-		{1000, 0}, {1059, 0}, {941, 0}, {1060, 1}, {1061, 0}, {1119, 0}, {1001, 0}, {1000, 1}, {2000, 1}, {-5, 1},
+		{1000, 0}, {1059, 0}, {941, 0}, {1060, 1}, {1061, 0}, {1119, 0}, {1001, 0}, {1000, 1}, {2000, 1}, {-5, 1}, {math.MaxInt64, 1}, {math.MinInt64, 1}, {math.MaxInt64 - 1, 1},
 	} {
 		before := d.Stats().Operations
 		_, ok := d.Get(ClassFleet, "k", tt.now)
 		is.True(ok)
 		is.Equal(d.Stats().Operations-before, tt.writes)
 	}
+}
+
+func TestPutMendsADamagedBody(t *testing.T) {
+	is := is.New(t)
+	d := open(t)
+	_, err := d.Put(ClassFleet, "a", []byte("hello"), 1)
+	is.NoErr(err)
+	behind(t, d, `UPDATE content_body SET body = CAST('jello' AS BLOB)`)
+	_, err = d.Put(ClassFleet, "b", []byte("hello"), 1)
+	is.NoErr(err)
+	got, ok := d.Get(ClassFleet, "b", 1)
+	is.True(ok && string(got) == "hello")
+	is.Equal(d.Size(), int64(5))
 }
 
 func TestContentIsVerified(t *testing.T) {

@@ -77,7 +77,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"zero bytes", func(*testing.T) []byte { return make([]byte, 4096) }, ErrCorrupt},
 		{"a header's beginning", func(t *testing.T) []byte { return valid(t)[:16] }, ErrCorrupt},
 		{"a header", func(t *testing.T) []byte { return valid(t)[:100] }, ErrCorrupt},
-		{"half a database", func(t *testing.T) []byte { b := valid(t); return b[:len(b)/2/4096*4096] }, ErrCorrupt},
+		{"half a database", func(t *testing.T) []byte { b := valid(t); return b[:len(b)/2/8192*8192] }, ErrCorrupt},
 		{"a damaged schema", func(t *testing.T) []byte {
 			b := valid(t)
 			copy(b[100:], bytes.Repeat([]byte{0xff}, 300))
@@ -127,7 +127,7 @@ func TestOpenRefuses(t *testing.T) {
 		is.New(t).True(err != nil)
 	})
 	t.Run("bad options", func(t *testing.T) {
-		for _, o := range []Option{WithSynchronous(0), WithSynchronous(3), WithClock(nil), WithLogger(nil), WithBatchBudget(-1)} {
+		for _, o := range []Option{nil, WithSynchronous(0), WithSynchronous(3), WithClock(nil), WithLogger(nil), WithBatchBudget(-1)} {
 			_, err := Open(":memory:", 0, o)
 			mustBe(t, err, ErrInvalid)
 		}
@@ -238,6 +238,19 @@ func TestOpenGains(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestOpenRefusesBesideAJournal: a journal has to be rolled back before the file can be read; nothing else may change.
+func TestOpenRefusesBesideAJournal(t *testing.T) {
+	is := is.New(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "x.db")
+	shell(t, path, `PRAGMA journal_mode = PERSIST; CREATE TABLE other (x); INSERT INTO other VALUES (1); PRAGMA user_version = 99`)
+	before := content(t, dir)
+	is.Equal(len(before), 2) // the journal of a program that keeps its file
+	_, err := Open(path, 0)
+	mustBe(t, err, ErrSchema)
+	is.Equal(content(t, dir), before)
 }
 
 func TestMigrationIsAllOrNothing(t *testing.T) {

@@ -71,7 +71,7 @@ func classify(err error) error {
 }
 
 func sentinel(e sqlite3.Error) error {
-	switch e.Code {
+	switch e.Code & 0xff { // a backup puts the extended code here
 	case sqlite3.ErrFull:
 		return ErrFull
 	case sqlite3.ErrBusy, sqlite3.ErrLocked:

@@ -130,7 +130,11 @@ func (m *model) submit(j BatchJob, targets []BatchTarget, now, ttl int64) (strin
 	if err := m.create(j); err != nil {
 		return "", false, err
 	}
-	return j.ID, true, m.put(j.ID, targets)
+	err := m.put(j.ID, targets)
+	if p := m.jobs[j.ID].progress(); p.open() == 0 {
+		m.jobs[j.ID].Status = p.outcome()
+	}
+	return j.ID, true, err
 }
 
 func (m *model) update(id string, idx int, now int64, status string, result, errMsg, hint *string) error {

@@ -201,7 +201,7 @@ func (c *told) missing(path string) (lost int, err error) {
 			if e != nil {
 				return lost, e
 			}
-			ok = ok && targets[idx].Status == TargetDone && *targets[idx].Result == *crashResult(words[1], idx)
+			ok = idx < len(targets) && targets[idx].Status == TargetDone && *targets[idx].Result == *crashResult(words[1], idx)
 		case "cancel":
 			j, _ := d.PeekBatchJob(words[1])
 			ok = j.Status == JobCancelled

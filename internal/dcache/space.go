@@ -10,12 +10,12 @@ import (
 
 // Free pages that the file keeps for the writes to come. Giving back what is needed again at once would cost twice.
 const (
-	keepPages = 1024 // 4 MiB
-	keepShare = 16   // and a sixteenth of the file
+	keepPages = 512 // 4 MiB
+	keepShare = 16  // or a sixteenth of the file, where that is more
 )
 
 // vacuumPages are given back in one transaction: as long a hold as a step of a sweep.
-const vacuumPages = 256
+const vacuumPages = 128
 
 // longWAL is the size from which a WAL is cut: twice what SQLite lets it grow to before it begins at its start again.
 const longWAL = 8 << 20
@@ -60,7 +60,7 @@ func (d *DB) emptyWAL() error {
 
 // vacuumStep gives back up to vacuumPages, and reports how many, and whether there is more to give.
 func (d *DB) vacuumStep() (n int64, more bool, err error) {
-	err = d.write(func(t *tx) error {
+	err = d.weigh(vacuumPages, func(t *tx) error {
 		n, more = 0, false
 		var pages, free int64
 		var mode int
@@ -88,7 +88,7 @@ func (d *DB) vacuumStep() (n int64, more bool, err error) {
 
 // vacuum gives back n pages. The pragma frees one each time that it is stepped: its rows, which are empty, have to be read to their end.
 func (t *tx) vacuum(n int64) error {
-	rows, err := t.Query(fmt.Sprintf(`PRAGMA incremental_vacuum(%d)`, n))
+	rows, err := t.conn.QueryContext(context.Background(), fmt.Sprintf(`PRAGMA incremental_vacuum(%d)`, n))
 	if err != nil {
 		return t.fail(err)
 	}
@@ -127,22 +127,31 @@ func (d *DB) truncateWAL() error {
 }
 
 // Compact rewrites the file without its free pages, and makes it one that gives pages back as they become free, where it was made
-// by another program. Every other call waits meanwhile, and the disk needs room for a second copy. ErrBusy says that a reader
-// is in the way.
+// by another program. Every other call waits meanwhile, and the disk needs room for two more copies: one in the folder for temporary
+// files ($SQLITE_TMPDIR, $TMPDIR or /var/tmp), one in the WAL. While a reader holds a snapshot, the file does not get shorter.
 func (d *DB) Compact() error {
 	err := d.hold(func(c *sqlx.Conn) error {
-		// auto_vacuum takes effect with the VACUUM only.
-		if _, err := c.ExecContext(context.Background(), `PRAGMA auto_vacuum = 2`); err != nil {
-			return err
-		}
-		_, err := c.ExecContext(context.Background(), `VACUUM`)
-		return err
+		// auto_vacuum takes effect with the VACUUM only. The copy that it makes does not belong into memory.
+		err := execAll(c, `PRAGMA auto_vacuum = 2`, `PRAGMA temp_store = `+tempInFile, `VACUUM`)
+		return errors.Join(err, execAll(c, `PRAGMA temp_store = `+tempInMemory))
 	})
 	if err == nil && !d.externalCheckpoint {
-		err = d.emptyWAL() // the new file is in the WAL: only now does the old one get shorter
+		// The new file is in the WAL: only now does the old one get shorter. Where that can't be, it is compact all the same.
+		if err := d.emptyWAL(); !errors.Is(err, ErrBusy) {
+			d.report("empty the WAL", "", err)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("dcache: compact: %w", err)
+	}
+	return nil
+}
+
+func execAll(c *sqlx.Conn, statements ...string) error {
+	for _, s := range statements {
+		if _, err := c.ExecContext(context.Background(), s); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ type Stats struct {
 
 	ContentBytes    int64 `json:"content_bytes"`     // Size
 	BatchBytes      int64 `json:"batch_bytes"`       // BatchNbytes
-	BatchOverBudget int64 `json:"batch_over_budget"` // bytes that the last eviction left above its budget, held by live jobs
+	BatchOverBudget int64 `json:"batch_over_budget"` // of it, bytes above the last budget that was asked for or set: live jobs hold them
 	LiveJobs        int64 `json:"live_jobs"`         // LiveBatchJobsTotal
 
 	Transactions int64 `json:"transactions"` // committed
@@ -43,7 +43,8 @@ type Stats struct {
 type counters struct {
 	content, job, idem, targets      lookups
 	swept, evictedJobs, evictedItems atomic.Int64
-	corrupt, overBudget              atomic.Int64
+	corrupt                          atomic.Int64
+	budget                           atomic.Pointer[int64] // the last that EvictBatchOldest was told
 	transactions, operations, errors atomic.Int64
 }
 
@@ -112,16 +113,18 @@ func (d *DB) Stats() Stats {
 		EntriesEvicted: c.evictedItems.Load(),
 		Corrupt:        c.corrupt.Load(),
 
-		ContentBytes:    d.Size(),
-		BatchBytes:      d.BatchNbytes(),
-		BatchOverBudget: c.overBudget.Load(),
-		LiveJobs:        int64(d.LiveBatchJobsTotal()),
+		ContentBytes: d.Size(),
+		BatchBytes:   d.BatchNbytes(),
+		LiveJobs:     int64(d.LiveBatchJobsTotal()),
 
 		Transactions: c.transactions.Load(),
 		Operations:   c.operations.Load(),
 		Errors:       c.errors.Load(),
 
 		FreeBytes: free * pageSize,
+	}
+	if budget := c.budget.Load(); budget != nil {
+		s.BatchOverBudget = max(0, s.BatchBytes-max(*budget, 0))
 	}
 	if d.file != "" {
 		s.FileBytes, s.WALBytes = fileSize(d.file), fileSize(d.file+"-wal")

@@ -38,7 +38,7 @@ func TestStats(t *testing.T) {
 	is.Equal([]int64{s.ContentH, s.ContentM}, []int64{1, 2})
 	is.Equal([]int64{s.BatchBytes, s.ContentBytes, s.LiveJobs}, []int64{7, 4, 2})
 	is.Equal([]int64{s.Transactions, s.Operations, s.Errors}, []int64{5, 5, 0})
-	is.Equal(s.FileBytes%4096, int64(0))
+	is.Equal(s.FileBytes%8192, int64(0))
 	is.True(s.FileBytes+s.WALBytes > 0)
 
 	b, err := json.Marshal(s)

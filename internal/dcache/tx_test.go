@@ -84,14 +84,16 @@ func TestGroupCommit(t *testing.T) {
 			update(d, 99, bytesOf(1)),
 			func() error { return d.CreateBatchJob(BatchJob{ID: "j"}) },
 			func() error { return d.PutBatchTargets("absent", pending(1)) },
+			func() error { return d.PutBatchTargets("j", append([]BatchTarget{{Idx: 7}}, pending(2)...)) },
 			update(d, 1, bytesOf(2)),
 		)
 		is.NoErr(errs[0])
 		mustBe(t, errs[1], ErrNotFound)
 		mustBe(t, errs[2], ErrExists)
 		mustBe(t, errs[3], ErrNotFound)
-		is.NoErr(errs[4])
-		is.Equal(d.Stats().Transactions-before, int64(1))
+		mustBe(t, errs[4], ErrExists)
+		is.NoErr(errs[5])
+		is.Equal(d.Stats().Transactions-before, int64(1)) // one that spoils its group costs everybody a commit of their own
 		is.Equal(peek(t, d, "j").NBytes, int64(3))
 	})
 	t.Run("an error after a write takes back that write only", func(t *testing.T) {
@@ -176,6 +178,34 @@ func TestGroupCommit(t *testing.T) {
 		mustBe(t, errs[1], ErrTooLarge)
 		is.NoErr(errs[2])
 		is.Equal(d.Stats().Errors, int64(0)) // a refusal, not a fault of the database
+	})
+	t.Run("a group has a bounded weight", func(t *testing.T) {
+		is := is.New(t)
+		d := open(t)
+		addJob(t, d, "j", JobRunning, 1, 10)
+		before := d.Stats().Transactions
+		calls := []func() error{}
+		for i := range 10 {
+			calls = append(calls, update(d, i, bytesOf(200*pageBytes)))
+		}
+		for _, err := range asGroup(t, d, calls...) {
+			is.NoErr(err)
+		}
+		is.True(d.Stats().Transactions-before >= 5) // two to a commit, however many wait
+		is.True(d.Stats().WALBytes < 10*200*pageBytes)
+	})
+	t.Run("lets go of what it has written", func(t *testing.T) {
+		is := is.New(t)
+		d := open(t)
+		addJob(t, d, "j", JobRunning, 1, 50)
+		calls := []func() error{}
+		for i := range 50 {
+			calls = append(calls, update(d, i, bytesOf(10)))
+		}
+		asGroup(t, d, calls...)
+		for _, c := range d.group.queue[:cap(d.group.queue)] {
+			is.True(c == nil)
+		}
 	})
 	t.Run("a panic is its own call's error", func(t *testing.T) {
 		is := is.New(t)
