@@ -88,7 +88,7 @@ bench-once:
 .PHONY: fuzz-once
 fuzz-once:
 	@echo "gate: fuzz, ten seconds"
-	@go test -run='^$$' -fuzz=FuzzModel -fuzztime=10s ./internal/dcache
+	@go test -run='^$$' -fuzz=FuzzModel -fuzztime=10s -fuzzminimizetime=10x ./internal/dcache
 
 .PHONY: replay
 replay:
@@ -105,7 +105,7 @@ bench: toolchain ## dcache beside its peers; writes internal/peerbench/results
 
 .PHONY: fuzz
 fuzz: toolchain ## random operations over the store and its model, for FUZZTIME=5m
-	go test -run='^$$' -fuzz=FuzzModel -fuzztime=$(FUZZTIME) ./internal/dcache
+	go test -run='^$$' -fuzz=FuzzModel -fuzztime=$(FUZZTIME) -fuzzminimizetime=10x ./internal/dcache
 
 .PHONY: torture
 torture: toolchain ## kills, power cuts, full disks and a million operations over the model, ROUNDS=100

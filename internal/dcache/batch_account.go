@@ -162,9 +162,10 @@ func (t *tx) endAllLive() {
 	}
 }
 
-// bear returns the job with so many more result bytes and finished targets, or an error if a counter can't hold them.
+// bear returns the job with so many more result bytes and finished targets, or an error if a counter can't hold them. No job has
+// more bytes than all together.
 func (t *tx) bear(j jobRow, bytes int64, finished int) (jobRow, error) {
-	if overflows(j.NBytes, bytes) || overflows(t.batchBytes(), bytes) || overflows(int64(j.TargetsDone), int64(finished)) {
+	if overflows(t.batchBytes(), bytes) || overflows(int64(j.TargetsDone), int64(finished)) {
 		return j, fmt.Errorf("a counter would pass the range of int64: %w", ErrInvalid)
 	}
 	j.NBytes += bytes

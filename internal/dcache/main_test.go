@@ -15,6 +15,7 @@ import (
 var children = map[string]func(args []string) error{
 	"own":      childOwn,
 	"lock":     childLock,
+	"shell":    childShell,
 	"readonly": childReadOnly,
 	"write":    childWrite,
 	"read":     childRead,

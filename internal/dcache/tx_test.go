@@ -282,6 +282,58 @@ func childLock(args []string) error {
 	return errors.Join(err, conn.Close())
 }
 
+// TestBesideAnotherWriter: a shell that writes in short transactions is waited for. A transaction of ours that read first and asked for
+// the write lock later would fail at once where the shell had written in between.
+func TestBesideAnotherWriter(t *testing.T) {
+	is := is.New(t)
+	d := open(t)
+	addJob(t, d, "j", JobRunning, 1, 8)
+	cmd := child(t, "shell", d.file)
+	stdin, lines := start(t, cmd)
+	is.True(lines.Scan())
+	together(8, func(idx int) {
+		for n := range 60 {
+			if err := d.UpdateBatchTarget("j", idx, int64(n), TargetDone, bytesOf(n), nil, nil); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	is.NoErr(stdin.Close())
+	is.True(lines.Scan())
+	t.Log(lines.Text())
+	is.NoErr(cmd.Wait())
+	is.Equal(d.Stats().Errors, int64(0))
+}
+
+// childShell writes to a table of its own, over and over, until its input ends.
+func childShell(args []string) error {
+	c, err := (&sqlite3.SQLiteDriver{}).Open(args[0] + "?_busy_timeout=30000")
+	if err != nil {
+		return err
+	}
+	conn, ok := c.(*sqlite3.SQLiteConn)
+	if !ok {
+		return fmt.Errorf("%T", c)
+	}
+	if _, err := conn.Exec(`CREATE TABLE other (x)`, nil); err != nil {
+		return err
+	}
+	fmt.Println("writing")
+	ended := make(chan struct{})
+	go func() { untilEOF(); close(ended) }()
+	for n := 0; ; n++ {
+		select {
+		case <-ended:
+			fmt.Println("the shell wrote", n, "times")
+			return conn.Close()
+		default:
+		}
+		if _, err := conn.Exec(`BEGIN IMMEDIATE; INSERT INTO other VALUES (1); COMMIT`, nil); err != nil {
+			return err
+		}
+	}
+}
+
 // TestConnectionIsGivenBack makes calls that fail in every way: one that kept the connection would stop the next for ever.
 func TestConnectionIsGivenBack(t *testing.T) {
 	is := is.New(t)
