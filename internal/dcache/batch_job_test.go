@@ -3,6 +3,7 @@ package dcache
 import (
 	"fmt"
 	"math"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -204,6 +205,48 @@ func TestExpiry(t *testing.T) {
 			is.Equal(n == 1, tt.expired)
 			is.Equal(exists(d, "j"), !tt.expired)
 		})
+	}
+}
+
+// TestPollers: many poll one job within a second; all find it, and one of them writes the lease.
+func TestPollers(t *testing.T) {
+	is := is.New(t)
+	d := open(t, clockAt(1000))
+	addJob(t, d, "j", JobRunning, 5, 1)
+	before := d.Stats().Operations
+	together(16, func(int) {
+		for range 500 {
+			if _, ok := d.BatchJob("j"); !ok {
+				t.Error("gone")
+			}
+		}
+	})
+	is.Equal(peek(t, d, "j").Lease, int64(1000))
+	is.True(d.Stats().Operations-before <= 16) // those that read before the first bump was committed
+}
+
+// TestOverview reads the operators' view.
+func TestOverview(t *testing.T) {
+	is := is.New(t)
+	d := open(t)
+	addJob(t, d, "j", JobRunning, 86400, 3)
+	is.NoErr(d.UpdateBatchTarget("j", 0, 86460, TargetDone, str("12345"), nil, nil))
+	var row struct {
+		ID, Caller, Status, Progress, Created, Leased, Error string
+		Class                                                string `db:"caller_class"`
+		Age                                                  int64  `db:"age_seconds"`
+		Idle                                                 int64  `db:"idle_seconds"`
+		NBytes                                               int64  `db:"nbytes"`
+	}
+	is.NoErr(d.sql.Get(&row, `SELECT * FROM batch_overview`))
+	is.Equal([]string{row.ID, row.Status, row.Progress, row.Created, row.Leased}, []string{"j", JobRunning, "1/3", "1970-01-02 00:00:00", "1970-01-02 00:01:00"})
+	is.Equal(row.NBytes, int64(5))
+	is.Equal(row.Age-row.Idle, int64(60))
+	is.True(row.Age > 1e9)
+	if shell, err := exec.LookPath("sqlite3"); err == nil { // an older SQLite than ours, as it is on many machines
+		out, err := exec.Command(shell, "-readonly", d.file, `SELECT id, progress, leased FROM batch_overview`).CombinedOutput()
+		is.NoErr(err)
+		is.Equal(strings.TrimSpace(string(out)), "j|1/3|1970-01-02 00:01:00")
 	}
 }
 

@@ -398,6 +398,41 @@ func childFill(args []string) error {
 	return nil
 }
 
+// TestForeignWAL puts the WAL of another database beside a file, as a careless copy does. SQLite tells by the WAL's checksums and page
+// numbers at best; what is served is audited, and under its own ids.
+func TestForeignWAL(t *testing.T) {
+	is := is.New(t)
+	dir := t.TempDir()
+	make := func(name string, jobs int) string {
+		d, err := Open(filepath.Join(dir, name), 0)
+		is.NoErr(err)
+		for i := range jobs {
+			addDone(t, d, fmt.Sprint(name, i), 1, 100)
+		}
+		copyFiles(t, d.file, filepath.Join(dir, "copy-"+name)) // with its WAL
+		audit(t, d)
+		return filepath.Join(dir, "copy-"+name)
+	}
+	one, other := make("one.db", 5), make("other.db", 40)
+	wal, err := os.ReadFile(other + "-wal")
+	is.NoErr(err)
+	is.NoErr(os.WriteFile(one+"-wal", wal, 0o600))
+	d, err := Open(one, 0, quiet())
+	if err != nil {
+		mustBe(t, err, ErrCorrupt)
+		return
+	}
+	t.Log("served; audit:", d.Check())
+	jobs, _, err := d.ListBatchJobs("", Cursor{}, 100)
+	is.NoErr(err)
+	for _, j := range jobs {
+		for _, g := range targetsOf(t, d, j.ID) {
+			is.Equal(g.JobID, j.ID)
+		}
+	}
+	is.NoErr(d.Close())
+}
+
 // TestFlippedBytes damages a file at random: it is refused with ErrCorrupt, or serves; what it serves is under its own id and idx.
 func TestFlippedBytes(t *testing.T) {
 	r := torture(t)

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -479,6 +480,20 @@ func TestClose(t *testing.T) {
 			again := openAt(t, d.file, 0)
 			audit(t, again)
 		}
+	})
+	t.Run("leaves no goroutine behind", func(t *testing.T) {
+		is := is.New(t)
+		before := runtime.NumGoroutine()
+		for range 10 {
+			d, err := Open(":memory:", 0)
+			is.NoErr(err)
+			together(20, func(i int) { _ = d.CreateBatchJob(BatchJob{ID: fmt.Sprint(i)}) })
+			is.NoErr(d.Close())
+		}
+		for n := 0; runtime.NumGoroutine() > before && n < 1e6; n++ {
+			runtime.Gosched() // database/sql ends its own a moment after Close
+		}
+		is.True(runtime.NumGoroutine() <= before)
 	})
 	t.Run("with a reader in the way", func(t *testing.T) {
 		is := is.New(t)

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"math"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -358,4 +359,35 @@ func TestConnectionIsGivenBack(t *testing.T) {
 	}
 	is.Equal(d.sql.Stats().OpenConnections, 1)
 	mustBe(t, d.Backup(t.Context(), filepath.Join(t.TempDir(), "missing", "x")), fs.ErrNotExist)
+}
+
+// TestFlatMemory makes many calls, failing ones among them: what a call leaves behind would add up.
+func TestFlatMemory(t *testing.T) {
+	is := is.New(t)
+	d := openAt(t, ":memory:", 0, clockAt(9))
+	addJob(t, d, "j", JobRunning, 9, 3)
+	calls := func(n int) {
+		for i := range n {
+			_ = d.CreateBatchJob(BatchJob{ID: "j"})
+			_ = d.UpdateBatchTarget("j", i%5, 9, TargetDone, bytesOf(100), nil, nil)
+			_ = d.PutBatchTargets("j", pending(2))
+			_, _, _ = d.SubmitBatch(BatchJob{ID: "k", IDemKey: fmt.Sprint("k", i%2)}, pending(1+i%2), 9, time.Hour)
+			_ = d.DeleteBatchJob("k")
+			d.BatchJob("j")
+			d.BatchTargets("absent")
+			d.BatchTargetsPage("j", 0, 1, 0)
+		}
+	}
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	calls(500)
+	before, goroutines, resident0 := heap(), runtime.NumGoroutine(), resident()
+	calls(5000)
+	is.True(heap() < before+1<<20)
+	is.True(runtime.NumGoroutine() <= goroutines)
+	is.True(resident() < resident0+32<<20) // SQLite's own memory too: statements that are never closed
 }
