@@ -43,7 +43,7 @@ func (d *DB) SweepBatch(now int64, ttl time.Duration) int {
 }
 
 const (
-	selectExpired = `SELECT rowid, ` + jobColumns + ` FROM batch_job 
+	selectExpired = `SELECT rowid, ` + jobColumns + ` FROM batch_job
 		WHERE lease <= ?1 AND +lease <= ?1 -- once more with the row itself: what a damaged index says must not cost a job its life
 		ORDER BY lease LIMIT 64`
 

@@ -2,7 +2,6 @@ package dcache
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -160,27 +159,6 @@ func text(s *string) any {
 	return *s
 }
 
-// sameTargets reports whether a job has exactly these targets, which are in idx order: the same idx, URLs and options.
-func sameTargets(q sqlx.QueryerContext, jobID string, targets []BatchTarget) (bool, error) {
-	rows, err := q.QueryContext(context.Background(), `SELECT idx, url, options FROM batch_target WHERE job_id = ? ORDER BY idx`, jobID)
-	if err != nil {
-		return false, err
-	}
-	defer rows.Close() //nolint:errcheck // rows.Err is what tells.
-	n := 0
-	for ; rows.Next(); n++ {
-		var idx int
-		var url, options sql.RawBytes
-		if err := rows.Scan(&idx, &url, &options); err != nil {
-			return false, err
-		}
-		if n == len(targets) || idx != targets[n].Idx || string(url) != targets[n].URL || string(options) != targets[n].Options {
-			return false, nil
-		}
-	}
-	return n == len(targets), rows.Err()
-}
-
 const selectTargets = `SELECT ` + targetColumns + ` FROM batch_target WHERE job_id = ? ORDER BY idx`
 
 // BatchTargets returns a job's targets in idx order. It is false only when there is no such job: a job without targets has an empty
@@ -282,82 +260,6 @@ func measurePage(c *sqlx.Conn, jobID string, from, maxTargets int, maxBytes int6
 		last = idx
 	}
 	return n, last, -1, rows.Err()
-}
-
-// Progress tells how far a job has got.
-type Progress struct {
-	Pending int   `json:"pending"`
-	Running int   `json:"running"`
-	Done    int   `json:"done"`
-	Failed  int   `json:"failed"`
-	NBytes  int64 `json:"nbytes"` // bytes of the stored results
-}
-
-func (p *Progress) add(status string, n int) {
-	switch status {
-	case TargetPending:
-		p.Pending += n
-	case TargetRunning:
-		p.Running += n
-	case TargetDone:
-		p.Done += n
-	case TargetFailed:
-		p.Failed += n
-	}
-}
-
-func (p Progress) open() int { return p.Pending + p.Running }
-
-// outcome is the status of a job whose targets have all finished.
-func (p Progress) outcome() string {
-	switch {
-	case p.Failed == 0:
-		return JobDone
-	case p.Done == 0:
-		return JobFailed
-	}
-	return JobPartial
-}
-
-const countTargets = `SELECT status, count(*) FROM batch_target WHERE job_id = ? GROUP BY status`
-
-// progress counts a job's targets, through a connection or inside a transaction.
-func progress(q sqlx.QueryerContext, jobID string) (p Progress, err error) {
-	rows, err := q.QueryContext(context.Background(), countTargets, jobID)
-	if err != nil {
-		return p, err
-	}
-	defer rows.Close() //nolint:errcheck // rows.Err is what tells.
-	for rows.Next() {
-		var status string
-		var n int
-		if err := rows.Scan(&status, &n); err != nil {
-			return p, err
-		}
-		p.add(status, n)
-	}
-	return p, rows.Err()
-}
-
-// BatchProgress counts a job's targets by status, without reading any result. It is false when there is no such job. The lease does
-// not move.
-func (d *DB) BatchProgress(id string) (Progress, bool) {
-	var p Progress
-	err := d.hold(func(c *sqlx.Conn) error {
-		var nbytes int64
-		err := c.GetContext(context.Background(), &nbytes, `SELECT nbytes FROM batch_job WHERE id = ?`, id)
-		if err != nil {
-			return err
-		}
-		p, err = progress(c, id)
-		p.NBytes = nbytes
-		return err
-	})
-	d.report("read progress of batch job", id, err)
-	if !d.stats.job.found(err == nil) {
-		return Progress{}, false
-	}
-	return p, true
 }
 
 // UpdateBatchTarget stores what became of a target (rule 3). The job's targets_done moves with the number of its finished targets,

@@ -173,12 +173,8 @@ func TestOpenRefusesSchema(t *testing.T) {
 // shell runs statements on a file that no store has open, as the sqlite3 shell would.
 func shell(t testing.TB, path, sql string) {
 	t.Helper()
-	c, err := (&sqlite3.SQLiteDriver{}).Open(path)
+	conn, err := openRaw(path)
 	must(t, err)
-	conn, ok := c.(*sqlite3.SQLiteConn)
-	if !ok {
-		t.Fatalf("%T", c)
-	}
 	_, err = conn.Exec(sql, nil)
 	must(t, errors.Join(err, conn.Close()))
 }
@@ -514,13 +510,9 @@ func TestClose(t *testing.T) {
 
 // childRead opens a snapshot and keeps it until its input ends.
 func childRead(args []string) error {
-	c, err := (&sqlite3.SQLiteDriver{}).Open("file:" + args[0] + "?mode=ro")
+	conn, err := openRaw("file:" + args[0] + "?mode=ro")
 	if err != nil {
 		return err
-	}
-	conn, ok := c.(*sqlite3.SQLiteConn)
-	if !ok {
-		return fmt.Errorf("%T", c)
 	}
 	if _, err := conn.Exec(`BEGIN; SELECT count(*) FROM batch_job`, nil); err != nil {
 		return err

@@ -177,3 +177,16 @@ func deadContext() (context.Context, context.CancelFunc) {
 	cancel()
 	return ctx, cancel
 }
+
+// openRaw opens a connection of the driver's own, as another program would.
+func openRaw(dsn string) (*sqlite3.SQLiteConn, error) {
+	c, err := (&sqlite3.SQLiteDriver{}).Open(dsn)
+	if err != nil {
+		return nil, err
+	}
+	conn, ok := c.(*sqlite3.SQLiteConn)
+	if !ok {
+		return nil, fmt.Errorf("unexpected connection %T", c)
+	}
+	return conn, nil
+}

@@ -266,13 +266,9 @@ func TestBusy(t *testing.T) {
 
 // childLock holds SQLite's write lock, as a shell in a transaction does, until its input ends.
 func childLock(args []string) error {
-	c, err := (&sqlite3.SQLiteDriver{}).Open(args[0])
+	conn, err := openRaw(args[0])
 	if err != nil {
 		return err
-	}
-	conn, ok := c.(*sqlite3.SQLiteConn)
-	if !ok {
-		return fmt.Errorf("%T", c)
 	}
 	if _, err := conn.Exec(`BEGIN IMMEDIATE`, nil); err != nil {
 		return err
@@ -308,13 +304,9 @@ func TestBesideAnotherWriter(t *testing.T) {
 
 // childShell writes to a table of its own, over and over, until its input ends.
 func childShell(args []string) error {
-	c, err := (&sqlite3.SQLiteDriver{}).Open(args[0] + "?_busy_timeout=30000")
+	conn, err := openRaw(args[0] + "?_busy_timeout=30000")
 	if err != nil {
 		return err
-	}
-	conn, ok := c.(*sqlite3.SQLiteConn)
-	if !ok {
-		return fmt.Errorf("%T", c)
 	}
 	if _, err := conn.Exec(`CREATE TABLE other (x)`, nil); err != nil {
 		return err
