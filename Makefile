@@ -1,7 +1,9 @@
 # dcache: `make run` shows it at work, `make gate` tests it.
 
-LINT      = go tool -modfile=$(CURDIR)/internal/tools/go.mod golangci-lint
-BENCHSTAT = go tool -modfile=$(CURDIR)/internal/tools/go.mod benchstat
+# The linter, at the version that internal/tools pins. It asks for the packages as the race detector builds them, and so do vet, the
+# benchmarks and the small run: then SQLite is compiled once for all of them.
+LINTER = bin/golangci-lint
+LINT   = GOFLAGS="$$(go env GOFLAGS) -race" "$(CURDIR)/$(LINTER)"
 
 # Of the long runs; each prints its seed.
 ROUNDS   ?= 100
@@ -26,7 +28,7 @@ gate-all: gate peers litestream torture ## the gate, the peers and the long runs
 
 .PHONY: announce
 announce:
-	@echo "gate: SQLite is compiled from C three times (plain, race detector, fuzzer), and the linters from Go: about five minutes where the build cache is empty"
+	@echo "gate: SQLite is compiled from C twice (race detector, fuzzer), and the linters from Go: about five minutes where the build cache is empty"
 
 # One line for each thing that may be missing, instead of a page of errors.
 .PHONY: toolchain
@@ -46,14 +48,15 @@ tidy:
 	@go mod tidy -diff
 	@cd internal/replay && go mod tidy -diff
 
-# The compilations of SQLite take one core each: side by side they take two thirds of the time.
-.PHONY: compile compile-plain compile-race compile-fuzz
+# The compilations of SQLite take one core each, and so stand side by side.
+.PHONY: compile compile-race compile-fuzz
 compile:
 	@echo "gate: compile (the long part, where the build cache is empty)"
-	@$(MAKE) --no-print-directory -j2 compile-plain compile-race compile-fuzz
+	@$(MAKE) --no-print-directory -j2 compile-race compile-fuzz $(LINTER)
 
-compile-plain:
-	@go test -run='^$$' ./... >/dev/null
+$(LINTER): internal/tools/go.mod
+	@go build -modfile=internal/tools/go.mod -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
 compile-race:
 	@go test -race -run='^$$' ./... >/dev/null
 compile-fuzz:
@@ -62,11 +65,11 @@ compile-fuzz:
 .PHONY: vet
 vet:
 	@echo "gate: vet"
-	@go vet ./...
+	@go vet -race ./...
 
 .PHONY: lint
-lint:
-	@echo "gate: lint (compiles the linters first)"
+lint: $(LINTER)
+	@echo "gate: lint"
 	@$(LINT) run ./...
 	@cd internal/replay && $(LINT) run ./...
 
@@ -83,7 +86,7 @@ test: ## the tests, with the race detector and in random order
 .PHONY: bench-once
 bench-once:
 	@echo "gate: every benchmark once"
-	@go test -run='^$$' -bench=. -benchtime=1x ./internal/dcache >/dev/null
+	@go test -race -run='^$$' -bench=. -benchtime=1x ./internal/dcache >/dev/null
 
 .PHONY: fuzz-once
 fuzz-once:
@@ -93,10 +96,10 @@ fuzz-once:
 .PHONY: replay
 replay:
 	@echo "gate: the runnable program's tests, and a small run of it"
-	@cd internal/replay && go test -race -shuffle=on ./... && go run . -dir "$$(go env GOROOT)/src/net"
+	@cd internal/replay && go test -race -shuffle=on ./... && go run -race . -dir "$$(go env GOROOT)/src/net"
 
 .PHONY: peers
-peers: toolchain ## the peers' tests
+peers: toolchain $(LINTER) ## the peers' tests
 	@cd internal/peerbench && go mod tidy -diff && $(LINT) run ./... && go test ./...
 
 .PHONY: bench
@@ -113,5 +116,5 @@ torture: toolchain ## kills, power cuts, full disks and a million operations ove
 		-torture.rounds=$(ROUNDS) -model.ops=340000
 
 .PHONY: litestream
-litestream: toolchain ## Litestream replicates a store at work, and its copy is audited; builds Litestream, two minutes
+litestream: toolchain $(LINTER) ## Litestream replicates a store at work, and its copy is audited; builds Litestream, two minutes
 	@cd internal/litestream && go mod tidy -diff && $(LINT) run ./... && go test -v ./...
