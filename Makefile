@@ -28,7 +28,7 @@ gate-all: gate peers litestream torture ## the gate, the peers and the long runs
 
 .PHONY: announce
 announce:
-	@echo "gate: SQLite is compiled from C twice (race detector, fuzzer), and the linters from Go: about five minutes where the build cache is empty"
+	@echo "gate: SQLite is compiled from C twice (race detector, fuzzer), and a linter is built: several minutes where the build cache is empty"
 
 # One line for each thing that may be missing, instead of a page of errors.
 .PHONY: toolchain

@@ -268,11 +268,19 @@ func (t *tx) commit() error {
 		return classify(err)
 	}
 	t.db.totals.add(&t.delta)
-	return t.conn.Close()
+	t.release()
+	return nil
+}
+
+// release gives the connection back. Its error changes nothing about what was committed, and must not make a call run again.
+func (t *tx) release() {
+	if err := t.conn.Close(); err != nil {
+		t.db.logger.Error("dcache: give the connection back", "err", err)
+	}
 }
 
 func (t *tx) rollback() {
-	defer t.conn.Close() //nolint:errcheck // It gives the connection back, which can't fail.
+	defer t.release()
 	// An error here says that SQLite has rolled back by itself, as it does when the disk is full.
 	if _, err := t.conn.ExecContext(context.Background(), `ROLLBACK`); err != nil {
 		t.db.logger.Debug("dcache: rollback", "err", err)
