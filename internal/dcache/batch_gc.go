@@ -202,7 +202,7 @@ func (t *tx) requeue(from jobRow, now int64) (open bool, err error) {
 	default:
 		open = true
 		to.Status = JobQueued
-		if _, err := t.exec(`UPDATE batch_target SET status = 'pending' WHERE job_id = ? AND status = 'running'`, from.ID); err != nil {
+		if _, err := t.exec(`UPDATE batch_target SET status = 'pending' WHERE job_id = +? AND status = 'running'`, from.ID); err != nil {
 			return false, err
 		}
 	}

@@ -99,7 +99,7 @@ func (t *tx) insertJob(j BatchJob) error {
 	return nil
 }
 
-const selectJob = `SELECT ` + jobColumns + ` FROM batch_job WHERE id = ?`
+const selectJob = `SELECT ` + jobColumns + ` FROM batch_job WHERE id = +?`
 
 // BatchJob returns a job, and moves its lease to the wall clock's second so that a slow consumer's reads keep the job alive
 // (rule 1). What is returned is the row as it stood before that move. Where the lease stands at the current second already,
@@ -135,7 +135,7 @@ func (d *DB) PeekBatchJob(id string) (BatchJob, bool) {
 const selectIDem = `
 	SELECT id
 	FROM batch_job
-	WHERE caller = ?1 AND idem_key = ?2 AND lease > ?3 AND +caller = ?1 AND +idem_key = ?2
+	WHERE caller = +?1 AND idem_key = +?2 AND lease > ?3 AND +caller = +?1 AND +idem_key = +?2
 	ORDER BY lease DESC, created_at DESC, id DESC
 	LIMIT 1`
 
@@ -184,7 +184,7 @@ func (t *tx) touch(id string, now int64) error {
 	return t.storeJob(from, to)
 }
 
-const selectJobRow = `SELECT rowid, ` + jobColumns + ` FROM batch_job WHERE id = ?`
+const selectJobRow = `SELECT rowid, ` + jobColumns + ` FROM batch_job WHERE id = +?`
 
 func (t *tx) job(id string) (jobRow, error) {
 	var j jobRow
@@ -222,7 +222,7 @@ func (d *DB) CancelBatchJob(id, reason string, now int64) error {
 		}
 		if _, err := t.exec(`
 			UPDATE batch_target SET status = 'failed', error = ?
-			WHERE job_id = ? AND status IN ('pending', 'running')`, reason, id); err != nil {
+			WHERE job_id = +? AND status IN ('pending', 'running')`, reason, id); err != nil {
 			return err
 		}
 		to.Status, to.Error, to.Lease = JobCancelled, reason, now
@@ -247,7 +247,7 @@ func (d *DB) DeleteBatchJob(id string) error {
 	return opError("delete batch job", id, err)
 }
 
-const deleteTargets = `DELETE FROM batch_target WHERE job_id = ?`
+const deleteTargets = `DELETE FROM batch_target WHERE job_id = +?`
 
 // deleteJob deletes a job whole, and returns the number of its targets.
 func (t *tx) deleteJob(j jobRow) (targets int64, err error) {
@@ -271,16 +271,16 @@ type Cursor struct {
 
 const (
 	selectNewest = `SELECT ` + jobColumns + ` FROM batch_job
-		WHERE caller = ?1 AND +caller = ?1
-		ORDER BY created_at DESC, id DESC LIMIT ?2`
+		WHERE caller = +?1 AND +caller = +?1
+		ORDER BY created_at DESC, id DESC LIMIT +?2`
 	selectNewestAfter = `SELECT ` + jobColumns + ` FROM batch_job
-		WHERE caller = ?1 AND +caller = ?1 AND (created_at, id) < (?2, ?3)
-		ORDER BY created_at DESC, id DESC LIMIT ?4`
+		WHERE caller = +?1 AND +caller = +?1 AND (created_at, id) < (?2, ?3)
+		ORDER BY created_at DESC, id DESC LIMIT +?4`
 	selectNewestOfAll = `SELECT ` + jobColumns + ` FROM batch_job
-		ORDER BY created_at DESC, id DESC LIMIT ?`
+		ORDER BY created_at DESC, id DESC LIMIT +?`
 	selectNewestOfAllAfter = `SELECT ` + jobColumns + ` FROM batch_job
 		WHERE (created_at, id) < (?, ?)
-		ORDER BY created_at DESC, id DESC LIMIT ?`
+		ORDER BY created_at DESC, id DESC LIMIT +?`
 )
 
 // ListBatchJobs returns up to limit jobs of a caller, or of all callers for an empty one, the newest first (created_at, then id),

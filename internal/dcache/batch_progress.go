@@ -41,7 +41,7 @@ func (p Progress) outcome() string {
 	return JobPartial
 }
 
-const countTargets = `SELECT status, count(*) FROM batch_target WHERE job_id = ? GROUP BY status`
+const countTargets = `SELECT status, count(*) FROM batch_target WHERE job_id = +? GROUP BY status`
 
 // progress counts a job's targets, through a connection or inside a transaction.
 func progress(q sqlx.QueryerContext, jobID string) (p Progress, err error) {
@@ -67,7 +67,7 @@ func (d *DB) BatchProgress(id string) (Progress, bool) {
 	var p Progress
 	err := d.hold(func(c *sqlx.Conn) error {
 		var nbytes int64
-		err := c.GetContext(context.Background(), &nbytes, `SELECT nbytes FROM batch_job WHERE id = ?`, id)
+		err := c.GetContext(context.Background(), &nbytes, `SELECT nbytes FROM batch_job WHERE id = +?`, id)
 		if err != nil {
 			return err
 		}

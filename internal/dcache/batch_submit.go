@@ -121,7 +121,7 @@ func (t *tx) submit(j BatchJob, targets []BatchTarget, now int64, ttl time.Durat
 
 // sameTargets reports whether a job has exactly these targets, which are in idx order: the same idx, URLs and options.
 func sameTargets(q sqlx.QueryerContext, jobID string, targets []BatchTarget) (bool, error) {
-	rows, err := q.QueryContext(context.Background(), `SELECT idx, url, options FROM batch_target WHERE job_id = ? ORDER BY idx`, jobID)
+	rows, err := q.QueryContext(context.Background(), `SELECT idx, url, options FROM batch_target WHERE job_id = +? ORDER BY idx`, jobID)
 	if err != nil {
 		return false, err
 	}

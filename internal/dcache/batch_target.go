@@ -124,7 +124,7 @@ func (t *tx) insertTargets(jobID string, targets []BatchTarget) error {
 	return t.storeJob(from, to)
 }
 
-const selectTaken = `SELECT idx FROM batch_target WHERE job_id = ? AND idx BETWEEN ? AND ? ORDER BY idx`
+const selectTaken = `SELECT idx FROM batch_target WHERE job_id = +? AND idx BETWEEN ? AND ? ORDER BY idx`
 
 // checkFree sees to it, before anything is written, that the job has none of these targets, which are in idx order.
 func (t *tx) checkFree(jobID string, targets []BatchTarget) error {
@@ -159,7 +159,7 @@ func text(s *string) any {
 	return *s
 }
 
-const selectTargets = `SELECT ` + targetColumns + ` FROM batch_target WHERE job_id = ? ORDER BY idx`
+const selectTargets = `SELECT ` + targetColumns + ` FROM batch_target WHERE job_id = +? ORDER BY idx`
 
 // BatchTargets returns a job's targets in idx order. It is false only when there is no such job: a job without targets has an empty
 // slice. All of them are read into memory; BatchTargetsPage reads as many bytes as it is told.
@@ -193,7 +193,7 @@ func checkOwn(targets []BatchTarget, jobID string) error {
 
 func jobExists(c *sqlx.Conn, id string) error {
 	var one int
-	return c.GetContext(context.Background(), &one, `SELECT 1 FROM batch_job WHERE id = ?`, id)
+	return c.GetContext(context.Background(), &one, `SELECT 1 FROM batch_job WHERE id = +?`, id)
 }
 
 const (
@@ -201,13 +201,13 @@ const (
 	selectTargetSizes = `
 		SELECT idx, coalesce(octet_length(result), 0)
 		FROM batch_target
-		WHERE job_id = ? AND idx >= ?
+		WHERE job_id = +? AND idx >= ?
 		ORDER BY idx
-		LIMIT ?`
+		LIMIT +?`
 	selectTargetRange = `
 		SELECT ` + targetColumns + `
 		FROM batch_target
-		WHERE job_id = ? AND idx BETWEEN ? AND ?
+		WHERE job_id = +? AND idx BETWEEN ? AND ?
 		ORDER BY idx`
 )
 
@@ -291,7 +291,7 @@ const selectTargetState = `
 	       j.rowid, j.status, j.targets_done, j.nbytes, j.lease,
 	       t.job_id = ?1 AND t.idx = ?2 AND j.id = ?1
 	FROM batch_target t JOIN batch_job j ON j.id = t.job_id
-	WHERE t.job_id = ?1 AND t.idx = ?2`
+	WHERE t.job_id = +?1 AND t.idx = +?2`
 
 const updateTarget = `UPDATE batch_target SET status = ?, result = ?, error = ?, hint = ? WHERE rowid = ?`
 
@@ -358,7 +358,7 @@ func (d *DB) FinishBatchTarget(jobID string, idx int, now int64, status string, 
 // selectOpenFrom finds the first open target at or after an idx.
 const selectOpenFrom = `
 	SELECT idx FROM batch_target
-	WHERE job_id = ? AND idx >= ? AND status IN ('pending', 'running')
+	WHERE job_id = +? AND idx >= ? AND status IN ('pending', 'running')
 	ORDER BY idx
 	LIMIT 1`
 

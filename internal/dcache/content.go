@@ -53,7 +53,7 @@ func (d *DB) put(class, key string, body []byte, now int64) (digest string, err 
 
 func (t *tx) putContent(class, key, digest string, body []byte, now int64) error {
 	var old []string
-	if err := t.selectAll(&old, `SELECT digest FROM content_entry WHERE class = ? AND key = ?`, class, key); err != nil {
+	if err := t.selectAll(&old, `SELECT digest FROM content_entry WHERE class = +? AND key = +?`, class, key); err != nil {
 		return err
 	}
 	if overflows(t.contentBytes(), int64(len(body))) {
@@ -67,7 +67,7 @@ func (t *tx) putContent(class, key, digest string, body []byte, now int64) error
 	}
 	t.delta.content += n * int64(len(body))
 	if n == 0 { // stored already, and perhaps damaged since
-		if _, err := t.exec(`UPDATE content_body SET body = ?1 WHERE digest = ?2 AND body IS NOT ?1`, body, digest); err != nil {
+		if _, err := t.exec(`UPDATE content_body SET body = ?1 WHERE digest = +?2 AND body IS NOT ?1`, body, digest); err != nil {
 			return err
 		}
 	}
@@ -85,7 +85,7 @@ func (t *tx) putContent(class, key, digest string, body []byte, now int64) error
 
 const deleteUnnamed = `
 	DELETE FROM content_body
-	WHERE digest = ? AND NOT EXISTS (SELECT 1 FROM content_entry WHERE digest = content_body.digest)
+	WHERE digest = +? AND NOT EXISTS (SELECT 1 FROM content_entry WHERE digest = content_body.digest)
 	RETURNING nbytes`
 
 // dropIfUnnamed deletes a body whose last entry has gone.
@@ -102,7 +102,7 @@ func (t *tx) dropIfUnnamed(digest string) error {
 const selectContent = `
 	SELECT e.digest, e.used_at, b.body
 	FROM content_entry e JOIN content_body b ON b.digest = e.digest
-	WHERE e.class = ?1 AND e.key = ?2 AND +e.class = ?1 AND +e.key = ?2`
+	WHERE e.class = +?1 AND e.key = +?2 AND +e.class = +?1 AND +e.key = +?2`
 
 // Get returns the body under key, if this class of callers has put one, and marks its use, to within a minute. A body that no longer
 // has its digest is a miss: it is counted in Stats().Corrupt and removed. The bytes returned are the caller's own.
@@ -128,7 +128,7 @@ func (d *DB) Get(class, key string, now int64) ([]byte, bool) {
 	// Away from used_at in either direction: a clock that was stepped back must not freeze it.
 	if uint64(max(now, c.UsedAt))-uint64(min(now, c.UsedAt)) >= usePrecision {
 		d.report("mark the use of content", key, d.write(func(t *tx) error {
-			_, err := t.exec(`UPDATE content_entry SET used_at = ? WHERE class = ? AND key = ?`, now, class, key)
+			_, err := t.exec(`UPDATE content_entry SET used_at = ? WHERE class = +? AND key = +?`, now, class, key)
 			return err
 		}))
 	}
@@ -142,13 +142,13 @@ func (d *DB) Get(class, key string, now int64) ([]byte, bool) {
 // read: then it stays.
 func (t *tx) removeDamaged(digest string) error {
 	var body []byte
-	if err := t.get(&body, `SELECT body FROM content_body WHERE digest = ?`, digest); err != nil {
+	if err := t.get(&body, `SELECT body FROM content_body WHERE digest = +?`, digest); err != nil {
 		return err
 	}
 	if digestOf(body) == digest {
 		return nil
 	}
-	if _, err := t.exec(`DELETE FROM content_entry WHERE digest = ?`, digest); err != nil {
+	if _, err := t.exec(`DELETE FROM content_entry WHERE digest = +?`, digest); err != nil {
 		return err
 	}
 	return t.dropIfUnnamed(digest)
@@ -166,7 +166,7 @@ func (d *DB) Delete(class, key string) error {
 	return opError("delete content", key, err)
 }
 
-const deleteEntry = `DELETE FROM content_entry WHERE class = ? AND key = ? RETURNING digest`
+const deleteEntry = `DELETE FROM content_entry WHERE class = +? AND key = +? RETURNING digest`
 
 func (t *tx) deleteContent(class, key string) error {
 	var gone []string

@@ -1,12 +1,15 @@
 package dcache
 
 import (
+	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/matryer/is"
+	"github.com/mattn/go-sqlite3"
 )
 
 // TestQueryPlans asks SQLite how it would run each query that is hot or meets large tables. A plan that scans, or sorts what an index
@@ -54,6 +57,99 @@ func TestQueryPlans(t *testing.T) {
 				plan = append(plan, s.Detail)
 			}
 			is.Equal(strings.Join(plan, " | "), tt.plan)
+		})
+	}
+}
+
+// TestStatementsArePreparedOnce runs each call several times, and has SQLite ask whether it may do what a statement says, which it does
+// whenever it compiles one. SQLite compiles a statement anew when a value that its planner has looked at is bound: see the + in the
+// statements. That once took more time than all else that a target's update does.
+func TestStatementsArePreparedOnce(t *testing.T) {
+	d := open(t, clockAt(1000))
+	compiled := ""
+	raw(t, d, func(c *sqlite3.SQLiteConn) error {
+		c.RegisterAuthorizer(func(action int, a, b, _ string) int {
+			if action != sqlite3.SQLITE_TRANSACTION && action != sqlite3.SQLITE_PRAGMA {
+				compiled = fmt.Sprint(action, " ", a, " ", b)
+			}
+			return sqlite3.SQLITE_OK
+		})
+		return nil
+	})
+	id := func(round int) string { return fmt.Sprint("job-", round) }
+	calls := []struct {
+		name string
+		call func(round int) error
+	}{
+		{"CreateBatchJob", func(n int) error { return d.CreateBatchJob(BatchJob{ID: id(n), Caller: id(n), IDemKey: id(n)}) }},
+		{"PutBatchTargets", func(n int) error { return d.PutBatchTargets(id(n), pending(80)) }},
+		{"PutBatchTargets again", func(n int) error {
+			err := d.PutBatchTargets(id(n), pending(1))
+			mustBe(t, err, ErrExists)
+			return nil
+		}},
+		{"UpdateBatchTarget", func(n int) error {
+			return d.UpdateBatchTarget(id(n), n, int64(n), TargetDone, bytesOf(10+n), nil, nil)
+		}},
+		{"UpdateBatchTarget, same second", func(n int) error {
+			return d.UpdateBatchTarget(id(n), 40+n, int64(n), TargetFailed, nil, bytesOf(n), bytesOf(n))
+		}},
+		{"FinishBatchTarget", func(n int) error {
+			_, err := d.FinishBatchTarget(id(n), 20+n, int64(n), TargetDone, bytesOf(10+n), nil, nil)
+			return err
+		}},
+		{"TouchBatchJob", func(n int) error { return d.TouchBatchJob(id(n), int64(100+n)) }},
+		{"SetBatchJobStatus", func(n int) error { return d.SetBatchJobStatus(id(n), JobRunning, id(n), int64(n)) }},
+		{"BatchJob", func(n int) error { d.BatchJob(id(n)); return nil }},
+		{"PeekBatchJob", func(n int) error { d.PeekBatchJob(id(n)); return nil }},
+		{"BatchJobByIDem", func(n int) error { d.BatchJobByIDem(id(n), id(n), int64(n), time.Hour); return nil }},
+		{"BatchTargets", func(n int) error { d.BatchTargets(id(n)); return nil }},
+		{"BatchTargets of nothing", func(n int) error { d.BatchTargets("nothing-" + id(n)); return nil }},
+		{"BatchTargetsPage", func(n int) error { d.BatchTargetsPage(id(n), n, 2+n, int64(20+n)); return nil }},
+		{"BatchProgress", func(n int) error { d.BatchProgress(id(n)); return nil }},
+		{"SubmitBatch", func(n int) error {
+			_, _, err := d.SubmitBatch(BatchJob{ID: "s" + id(n), Caller: id(n), IDemKey: "s" + id(n)}, pending(9), int64(n), time.Hour)
+			return err
+		}},
+		{"SubmitBatch again", func(n int) error {
+			_, _, err := d.SubmitBatch(BatchJob{ID: "s" + id(n), Caller: id(n), IDemKey: "s" + id(n)}, pending(9), int64(n), time.Hour)
+			return err
+		}},
+		{"SubmitBatch, all done", func(n int) error {
+			targets := pending(1)
+			targets[0].Status = TargetDone
+			_, _, err := d.SubmitBatch(BatchJob{ID: "d" + id(n), Caller: id(n)}, targets, int64(n), time.Hour)
+			return err
+		}},
+		{"ListBatchJobs", func(n int) error {
+			for _, caller := range []string{"", id(n)} {
+				for _, after := range []Cursor{{}, {int64(n), id(n)}} {
+					if _, _, err := d.ListBatchJobs(caller, after, 1+n); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		}},
+		{"CancelBatchJob", func(n int) error { return d.CancelBatchJob(id(n), id(n), int64(n)) }},
+		{"RequeueInFlight", func(n int) error { _, err := d.RequeueInFlight(int64(n)); return err }},
+		{"MarkInFlightFailed", func(n int) error { d.MarkInFlightFailed(id(n), int64(n)); return nil }},
+		{"EvictBatchOldest", func(n int) error { d.EvictBatchOldest(d.BatchNbytes() - 1); return nil }},
+		{"DeleteBatchJob", func(n int) error { return d.DeleteBatchJob("s" + id(n)) }},
+		{"SweepBatch", func(n int) error { d.SweepBatch(int64(n), time.Duration(n)); return nil }},
+		{"Put", func(n int) error { _, err := d.Put(ClassFleet, id(n), []byte(id(n)), int64(n)); return err }},
+		{"Put again", func(n int) error { _, err := d.Put(ClassFleet, id(n), []byte(id(n+100)), int64(n)); return err }},
+		{"Get", func(n int) error { d.Get(ClassFleet, id(n), int64(1000+n)); return nil }},
+		{"Delete", func(n int) error { return d.Delete(ClassFleet, id(n)) }},
+	}
+	for _, tt := range calls {
+		t.Run(tt.name, func(t *testing.T) {
+			is := is.New(t)
+			for n := range 3 { // a call's statements are prepared before it is called for the third time
+				compiled = ""
+				is.NoErr(tt.call(n))
+			}
+			is.Equal(compiled, "")
 		})
 	}
 }

@@ -19,6 +19,9 @@ const pageBytes = 8192
 
 // tx is a transaction as one call sees it. Several calls may share one (see group); each is told apart by wrote and failed.
 //
+// Statements compare with = +?, not = ?, and write LIMIT +?. SQLite's planner looks at the value of a bare variable there, and then
+// compiles the statement anew whenever one is bound, which takes longer than to run it. A + hides the value.
+//
 // The verbs on tx check everything before their first write, return at the first error, and set their results afresh each time
 // they run: a call runs again, alone, when its group came to grief.
 //

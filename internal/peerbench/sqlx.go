@@ -40,7 +40,7 @@ const (
 	       j.rowid, j.status, j.targets_done, j.nbytes, j.lease,
 	       t.job_id = ?1 AND t.idx = ?2 AND j.id = ?1
 	FROM batch_target t JOIN batch_job j ON j.id = t.job_id
-	WHERE t.job_id = ?1 AND t.idx = ?2`
+	WHERE t.job_id = +?1 AND t.idx = +?2`
 	updateTarget      = `UPDATE batch_target SET status = ?, result = ?, error = ?, hint = ? WHERE rowid = ?`
 	updateJobLease    = `UPDATE batch_job SET targets_done = ?, nbytes = ?, lease = ? WHERE rowid = ?`
 	updateJobCounters = `UPDATE batch_job SET targets_done = ?, nbytes = ? WHERE rowid = ?`
