@@ -8,10 +8,6 @@ import (
 	"time"
 )
 
-// A sweep or an eviction deletes its jobs in transactions of about this weight, in target rows, and lets the other callers in
-// between: about as long as a commit takes to reach the disk.
-const gcWeight = 512
-
 // cutoff is the newest lease that has expired: lease + ttl <= now is lease <= now - ttl, and written so an index serves. A part of
 // a second in ttl is never rounded down. It is minus infinity where the difference lies below int64: then no lease has expired.
 func cutoff(now int64, ttl time.Duration) any {
@@ -43,11 +39,14 @@ func (d *DB) SweepBatch(now int64, ttl time.Duration) int {
 }
 
 const (
-	selectExpired = `SELECT rowid, ` + jobColumns + ` FROM batch_job
+	// What a deletion has to know of a job.
+	deletedColumns = `rowid, id, caller, status, nbytes`
+
+	selectExpired = `SELECT ` + deletedColumns + ` FROM batch_job
 		WHERE lease <= ?1 AND +lease <= ?1 -- once more with the row itself: what a damaged index says must not cost a job its life
 		ORDER BY lease LIMIT 64`
 
-	selectEvictable = `SELECT rowid, ` + jobColumns + ` FROM batch_job
+	selectEvictable = `SELECT ` + deletedColumns + ` FROM batch_job
 		WHERE status IN ('done', 'partial', 'failed', 'cancelled') AND nbytes > 0
 		ORDER BY lease, created_at, id LIMIT 64`
 )
@@ -83,25 +82,14 @@ func (d *DB) overBudget(maxBytes int64) bool {
 	return d.totals.batch > maxBytes && d.totals.finished > 0
 }
 
-// deleteJobs deletes the jobs that next finds, in small transactions, while more says so, and gives the space back.
+// deleteJobs deletes the jobs that next finds, in turns, while more says so, and gives the space back.
 func (d *DB) deleteJobs(op string, next func(*tx) ([]jobRow, error), more func(*tx) bool) int {
 	total := 0
 	for {
 		var n int
-		err := d.weigh(gcWeight, func(t *tx) error {
-			n = 0
-			jobs, err := next(t)
-			if err != nil {
-				return err
-			}
-			for weight := int64(0); n < len(jobs) && weight < gcWeight && more(t); n++ {
-				rows, err := t.deleteJob(jobs[n])
-				if err != nil {
-					return err
-				}
-				weight += 1 + rows + jobs[n].NBytes/pageBytes
-			}
-			return nil
+		err := d.weigh(shortTurn, func(t *tx) (err error) {
+			n, err = t.deleteJobs(next, more)
+			return err
 		})
 		if err != nil {
 			d.report(op+" batch jobs", "", err)
@@ -119,6 +107,27 @@ func (d *DB) deleteJobs(op string, next func(*tx) ([]jobRow, error), more func(*
 	return total
 }
 
+// deleteJobs is one turn of it.
+func (t *tx) deleteJobs(next func(*tx) ([]jobRow, error), more func(*tx) bool) (n int, err error) {
+	for weight := int64(0); ; {
+		jobs, err := next(t)
+		if err != nil || len(jobs) == 0 {
+			return n, err
+		}
+		for _, j := range jobs {
+			if !t.mayGoOn(weight) || !more(t) {
+				return n, nil
+			}
+			rows, err := t.deleteJob(j)
+			if err != nil {
+				return n, err
+			}
+			weight += 1 + rows + j.NBytes/pageBytes
+			n++
+		}
+	}
+}
+
 // writeBatch is weigh for what may store results or end a job: with WithBatchBudget, the eviction follows it.
 func (d *DB) writeBatch(weight int, fn func(*tx) error) error {
 	err := d.weigh(weight, fn)
@@ -133,7 +142,7 @@ func (d *DB) writeBatch(weight int, fn func(*tx) error) error {
 // logged. See RequeueInFlight for the restart that resumes.
 func (d *DB) MarkInFlightFailed(reason string, now int64) int {
 	var n int64
-	err := d.writeBatch(gcWeight, func(t *tx) (err error) {
+	err := d.writeBatch(shortTurn, func(t *tx) (err error) {
 		n, err = t.exec(markFailed, reason, now)
 		if err != nil {
 			return err
@@ -158,7 +167,7 @@ const markFailed = `
 // becomes failed; neither is returned.
 func (d *DB) RequeueInFlight(now int64) ([]string, error) {
 	var ids []string
-	err := d.writeBatch(gcWeight, func(t *tx) error {
+	err := d.writeBatch(shortTurn, func(t *tx) error {
 		ids = []string{}
 		var jobs []jobRow
 		if err := t.selectAll(&jobs, selectLive); err != nil {

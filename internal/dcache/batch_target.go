@@ -1,6 +1,7 @@
 package dcache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,9 +46,8 @@ func targetStatus(s string) (string, error) {
 	return "", fmt.Errorf("target status %.64q: %w", s, ErrInvalid)
 }
 
-// checkedTargets returns the targets of one job as they may be stored, in idx order, with job id and status filled in.
+// checkedTargets returns the targets of one job in idx order: the slice itself where it is in order, as it mostly is.
 func checkedTargets(jobID string, targets []BatchTarget) ([]BatchTarget, error) {
-	targets = slices.Clone(targets)
 	for i := range targets {
 		t := &targets[i]
 		if t.JobID != "" && t.JobID != jobID {
@@ -56,13 +56,15 @@ func checkedTargets(jobID string, targets []BatchTarget) ([]BatchTarget, error) 
 		if t.Idx < 0 {
 			return nil, fmt.Errorf("target %d has idx %d: %w", i, t.Idx, ErrInvalid)
 		}
-		var err error
-		if t.Status, err = targetStatus(t.Status); err != nil {
+		if _, err := targetStatus(t.Status); err != nil {
 			return nil, fmt.Errorf("target %d: %w", i, err)
 		}
-		t.JobID = jobID
 	}
-	slices.SortStableFunc(targets, func(a, b BatchTarget) int { return a.Idx - b.Idx })
+	byIdx := func(a, b BatchTarget) int { return cmp.Compare(a.Idx, b.Idx) }
+	if !slices.IsSortedFunc(targets, byIdx) {
+		targets = slices.Clone(targets)
+		slices.SortFunc(targets, byIdx)
+	}
 	for i := 1; i < len(targets); i++ {
 		if targets[i].Idx == targets[i-1].Idx {
 			return nil, fmt.Errorf("idx %d twice: %w", targets[i].Idx, ErrInvalid)
@@ -84,13 +86,24 @@ func (d *DB) PutBatchTargets(jobID string, targets []BatchTarget) error {
 
 // insertRows are how many targets one statement inserts: enough to make the cost of a statement small beside that of its rows, far
 // below SQLite's limit of 32,766 bound values, and of few sizes, so that each statement is prepared once.
-var insertRows = []int{64, 8, 1}
+var insertRows = []int{100, 10, 1}
 
-var insertTargets = map[int]string{64: insertTargetsOf(64), 8: insertTargetsOf(8), 1: insertTargetsOf(1)}
+// The statements by the number of their rows: of targets as they come from a client, all in one status and without a result, and of
+// any others.
+var insertFresh, insertTargets = insertStatements()
 
-func insertTargetsOf(rows int) string {
-	return `INSERT INTO batch_target (` + targetColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?)` +
-		strings.Repeat(`, (?, ?, ?, ?, ?, ?, ?, ?)`, rows-1)
+func insertStatements() (fresh, all map[int]string) {
+	fresh, all = map[int]string{}, map[int]string{}
+	for _, n := range insertRows {
+		var rows []string
+		for i := range n {
+			rows = append(rows, fmt.Sprintf(`(?1, ?%d, ?%d, ?%d, ?2)`, 3+3*i, 4+3*i, 5+3*i))
+		}
+		fresh[n] = `INSERT INTO batch_target (job_id, idx, url, options, status) VALUES ` + strings.Join(rows, `, `)
+		all[n] = `INSERT INTO batch_target (` + targetColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?, ?)` +
+			strings.Repeat(`, (?, ?, ?, ?, ?, ?, ?, ?)`, n-1)
+	}
+	return fresh, all
 }
 
 func (t *tx) insertTargets(jobID string, targets []BatchTarget) error {
@@ -98,25 +111,36 @@ func (t *tx) insertTargets(jobID string, targets []BatchTarget) error {
 	if err != nil {
 		return err
 	}
-	to := from
-	for _, g := range targets {
+	to, fresh := from, true
+	for i := range targets {
+		g := &targets[i]
 		bytes, finished := weight(g.Status, g.Result)
 		if to, err = t.bear(to, bytes, finished); err != nil {
 			return err
 		}
+		fresh = fresh && g.Status == targets[0].Status && g.Result == nil && g.Error == nil && g.Hint == nil
 	}
 	if err := t.checkFree(jobID, targets); err != nil {
 		return err
 	}
 	args := make([]any, 0, 8*insertRows[0])
-	for _, rows := range insertRows {
-		for ; len(targets) >= rows; targets = targets[rows:] {
+	for _, n := range insertRows {
+		for ; len(targets) >= n; targets = targets[n:] {
+			statement := insertTargets[n]
 			args = args[:0]
-			for i := range rows {
-				g := &targets[i]
-				args = append(args, g.JobID, g.Idx, g.URL, g.Options, g.Status, text(g.Result), text(g.Error), text(g.Hint))
+			if fresh {
+				statement = insertFresh[n]
+				args = append(args, jobID, cmp.Or(targets[0].Status, TargetPending))
 			}
-			if _, err := t.exec(insertTargets[rows], args...); err != nil {
+			for i := range n {
+				g := &targets[i]
+				if fresh {
+					args = append(args, g.Idx, g.URL, g.Options)
+					continue
+				}
+				args = append(args, jobID, g.Idx, g.URL, g.Options, cmp.Or(g.Status, TargetPending), text(g.Result), text(g.Error), text(g.Hint))
+			}
+			if err := t.insert(statement, args...); err != nil {
 				return err
 			}
 		}

@@ -1,9 +1,11 @@
 package dcache
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -68,6 +70,38 @@ func TestPutBatchTargets(t *testing.T) {
 		*targets[0].Result = "changed"
 		is.Equal(*targetsOf(t, d, "j")[1].Result, "x")
 	})
+}
+
+// TestPutEveryShape puts targets by each of the statements, and of each number of rows, and reads them back.
+func TestPutEveryShape(t *testing.T) {
+	d := open(t)
+	for name, change := range map[string]func(i int, g *BatchTarget){
+		"fresh":                  func(int, *BatchTarget) {},
+		"all in one other":       func(_ int, g *BatchTarget) { g.Status = TargetRunning },
+		"an empty status":        func(i int, g *BatchTarget) { g.Status = [2]string{"", TargetPending}[i%2] },
+		"one with a result":      func(i int, g *BatchTarget) { g.Result = map[int]*string{77: str("r")}[i] },
+		"one with an error":      func(i int, g *BatchTarget) { g.Error = map[int]*string{77: str("e")}[i] },
+		"one with a hint":        func(i int, g *BatchTarget) { g.Hint = map[int]*string{0: str("h")}[i] },
+		"each status":            func(i int, g *BatchTarget) { g.Status = []string{TargetDone, TargetFailed, TargetRunning}[i%3] },
+		"too large for a query":  func(_ int, g *BatchTarget) { g.Options = strings.Repeat("x", 2*maxQueryBytes/100) },
+		"backwards, with gaps":   func(i int, g *BatchTarget) { g.Idx = 1000 - 3*i },
+		"an empty url and a NUL": func(i int, g *BatchTarget) { g.URL, g.Options = "", "\x00"+g.URL },
+	} {
+		t.Run(name, func(t *testing.T) {
+			is := is.New(t)
+			addJob(t, d, name, JobRunning, 1, 0)
+			want := pending(237) // two statements of 100 rows, three of 10, seven of one
+			for i := range want {
+				change(i, &want[i])
+			}
+			is.NoErr(d.PutBatchTargets(name, want))
+			for i := range want {
+				want[i].JobID, want[i].Status = name, cmp.Or(want[i].Status, TargetPending)
+			}
+			slices.SortFunc(want, func(a, b BatchTarget) int { return a.Idx - b.Idx })
+			is.Equal(targetsOf(t, d, name), want)
+		})
+	}
 }
 
 // TestTransitions walks every order of four writes to one target: the audit compares the counters with the row after each.

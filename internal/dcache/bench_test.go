@@ -18,6 +18,7 @@ var (
 	benchJobs    = flag.Int("bench.jobs", 2000, "jobs of the benchmarks that show how a call grows with the file, against 1000; the full size is 1000000")
 	benchTargets = flag.Int("bench.targets", 2, "targets of each of these jobs; the full size is 10")
 	benchSweep   = flag.Int("bench.sweep", 1000, "jobs of 10 targets that BenchmarkSweep deletes; the full size is 100000")
+	benchEvict   = flag.Int64("bench.evict", 16<<20, "bytes that BenchmarkEvict frees; the full size is 1 GiB")
 	benchWrite   = flag.Int64("bench.write", 16<<20, "bytes that BenchmarkMemory writes; the full size is 1 GiB")
 )
 
@@ -244,39 +245,38 @@ func fillLarge(b *testing.B, path string, jobs, targets int) {
 	must(b, d.Close())
 }
 
-// BenchmarkSweep measures a sweep of many jobs beside the two statements that would do it at one stroke, and what a caller waits
-// meanwhile.
+// BenchmarkSweep measures a sweep of many jobs: while nobody else calls, while somebody does, and beside the two statements that
+// would do it at one stroke.
 func BenchmarkSweep(b *testing.B) {
+	fill := func(b *testing.B) *DB {
+		path := filepath.Join(b.TempDir(), "x.db")
+		fillLarge(b, path, *benchSweep, 10)
+		return openAt(b, path, 0)
+	}
+	sweep := func(b *testing.B, d *DB) {
+		if n := d.SweepBatch(1<<30, 0); n != *benchSweep {
+			b.Error(n)
+		}
+	}
 	b.Run("by=store", func(b *testing.B) {
 		for b.Loop() {
 			b.StopTimer()
-			path := filepath.Join(b.TempDir(), "x.db")
-			fillLarge(b, path, *benchSweep, 10)
-			d := openAt(b, path, 0)
-			must(b, d.CreateBatchJob(BatchJob{ID: "live", Lease: 1 << 40}))
-			must(b, d.PutBatchTargets("live", pending(1)))
-			alone := waits(d, nil)
-			swept := make(chan struct{})
+			d := fill(b)
 			b.StartTimer()
-			go func() {
-				if n := d.SweepBatch(1<<30, 0); n != *benchSweep {
-					b.Error(n)
-				}
-				close(swept)
-			}()
-			during := waits(d, swept)
-			<-swept
-			b.ReportMetric(float64(during[len(during)*999/1000].Microseconds()), "p999-µs")
-			b.ReportMetric(float64(during[len(during)-1].Microseconds()), "max-µs")
-			b.ReportMetric(float64(alone[len(alone)/2].Microseconds()), "median-alone-µs")
+			sweep(b, d)
+		}
+	})
+	b.Run("by=store/beside=caller", func(b *testing.B) {
+		for b.Loop() {
+			b.StopTimer()
+			d := fill(b)
+			reportWaits(b, d, func() { sweep(b, d) })
 		}
 	})
 	b.Run("by=statements", func(b *testing.B) {
 		for b.Loop() {
 			b.StopTimer()
-			path := filepath.Join(b.TempDir(), "x.db")
-			fillLarge(b, path, *benchSweep, 10)
-			d := openAt(b, path, 0)
+			d := fill(b)
 			d.totals = totals{} // the rows go behind the store's back
 			b.StartTimer()
 			for _, query := range []string{
@@ -288,6 +288,53 @@ func BenchmarkSweep(b *testing.B) {
 			}
 		}
 	})
+}
+
+// BenchmarkEvict frees many bytes while somebody calls.
+func BenchmarkEvict(b *testing.B) {
+	const targets, size = 64, 16 << 10
+	jobs := int(*benchEvict / (targets * size))
+	for b.Loop() {
+		b.StopTimer()
+		d := open(b, WithSynchronous(SyncNormal))
+		results := make([]BatchTarget, targets)
+		for i := range results {
+			results[i] = BatchTarget{Idx: i, Status: TargetDone, Result: bytesOf(size)}
+		}
+		together(64, func(w int) {
+			for i := w; i < jobs; i += 64 {
+				id := fmt.Sprint(i)
+				must(b, d.CreateBatchJob(BatchJob{ID: id, Status: JobDone}))
+				must(b, d.PutBatchTargets(id, results))
+			}
+		})
+		behind(b, d, `PRAGMA synchronous = FULL`)
+		reportWaits(b, d, func() {
+			if n := d.EvictBatchOldest(0); n != jobs {
+				b.Error(n)
+			}
+		})
+	}
+}
+
+// reportWaits times work, and reports what one caller waits who makes one call after the other: before it, and while it goes on.
+func reportWaits(b *testing.B, d *DB, work func()) {
+	b.Helper()
+	addJob(b, d, "live", JobRunning, 1<<40, 1)
+	alone := waits(d, nil)
+	finished := make(chan struct{})
+	b.StartTimer()
+	go func() {
+		work()
+		close(finished)
+	}()
+	during := waits(d, finished)
+	b.StopTimer()
+	median, p999 := alone[len(alone)/2], during[len(during)*999/1000]
+	b.ReportMetric(float64(p999.Microseconds()), "p999-µs")
+	b.ReportMetric(float64(p999)/float64(median), "p999/median-alone")
+	b.ReportMetric(float64(during[len(during)-1].Microseconds()), "max-µs")
+	b.StartTimer()
 }
 
 // waits makes calls until done is closed, or 500 of them, and returns how long each took, sorted.

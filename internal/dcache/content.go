@@ -184,14 +184,14 @@ func (t *tx) deleteContent(class, key string) error {
 
 const selectLeastUsed = `SELECT class, key FROM content_entry ORDER BY used_at, rowid LIMIT 32`
 
-// evict deletes the least recently used entries, each body with its last one, until Size fits the budget. It works in small
-// transactions, like a sweep, and logs its errors: what was put is stored, and the next put tries again.
+// evict deletes the least recently used entries, each body with its last one, until Size fits the budget. It works in turns,
+// like a sweep, and logs its errors: what was put is stored, and the next put tries again.
 func (d *DB) evict() {
 	over := func(bytes int64) bool { return d.maxBytes > 0 && bytes > d.maxBytes }
 	total := 0
 	for over(d.Size()) {
 		n := 0
-		err := d.write(func(t *tx) error {
+		err := d.weigh(shortTurn, func(t *tx) error {
 			n = 0
 			var entries []struct{ Class, Key string }
 			if err := t.selectAll(&entries, selectLeastUsed); err != nil {
@@ -199,7 +199,7 @@ func (d *DB) evict() {
 			}
 			before := t.contentBytes()
 			for _, e := range entries {
-				if !over(t.contentBytes()) || before-t.contentBytes() > gcWeight*pageBytes {
+				if !over(t.contentBytes()) || !t.mayGoOn((before-t.contentBytes())/pageBytes) {
 					break
 				}
 				if err := t.deleteContent(e.Class, e.Key); err != nil {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jmoiron/sqlx"
 	"github.com/mattn/go-sqlite3"
@@ -30,6 +31,7 @@ type DB struct {
 	stats    counters
 
 	life    sync.RWMutex  // held for reading by every call, for writing by Close
+	inside  atomic.Int64  // calls that hold it: at work, or waiting for their turn
 	closing chan struct{} // tells a backup to stop
 	backups sync.RWMutex  // held for reading by every backup
 	closed  bool          // guarded by life
@@ -236,10 +238,14 @@ func (d *DB) enter() error {
 		d.life.RUnlock()
 		return ErrClosed
 	}
+	d.inside.Add(1)
 	return nil
 }
 
-func (d *DB) leave() { d.life.RUnlock() }
+func (d *DB) leave() {
+	d.inside.Add(-1)
+	d.life.RUnlock()
+}
 
 // Close waits for the calls in flight, empties the WAL into the file, and gives up the file. Every later call of a method returns
 // ErrClosed, false or 0. A second Close waits for the first and returns what it returned.

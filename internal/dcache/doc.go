@@ -16,8 +16,8 @@
 // # One connection
 //
 // The store has one connection to SQLite, and whoever holds it stops all others. Writes that come at the same time share one
-// transaction and one sync (group commit); sweeps, evictions and the return of free pages work in small transactions. A file has
-// one owner: Open takes a lock on a file beside it.
+// transaction and one sync (group commit); sweeps, evictions and the return of free pages work in turns, in small transactions as long
+// as anybody waits. A file has one owner: Open takes a lock on a file beside it.
 //
 // # What is durable when
 //
@@ -38,7 +38,7 @@
 //     order of rowids breaks the ties of the content cache's LRU. A server has a key column for the one and needs a sequence for the other.
 //   - octet_length, printf, typeof and the comparisons behind a unary plus; INDEXED BY in one query; INSERT OR REPLACE in another.
 //     ON CONFLICT DO NOTHING, RETURNING, row values and partial indexes are spelled the same in PostgreSQL.
-//   - parameters: ? and ?1 become $1.
+//   - parameters: ? and ?1 become $1, and the + before them, which keeps SQLite's planner from their values, goes.
 //   - pragmas, auto_vacuum, checkpoints, Backup and Compact (db.go, space.go, backup.go): a server does this itself.
 //   - the lock beside the file, and the totals in memory, which hold because the file has one owner (lock.go, batch_account.go). With
 //     several owners the totals are rows, and the transactions need SELECT ... FOR UPDATE or SERIALIZABLE with a retry: the verbs

@@ -17,6 +17,13 @@ const maxGroup = 512
 // pageBytes is how many bytes of a value weigh as much as a row: a large value is written, and later freed, page by page.
 const pageBytes = 8192
 
+// A long piece of work, such as a sweep, is done in turns, each a transaction of its own, with the other callers in between. Its bounds
+// are weights as well.
+const (
+	shortTurn = 512       // where others wait: about as long as a commit takes to reach the disk
+	longTurn  = 256 << 10 // where nobody does, and it would be waste to write a page once for each few of the rows that it holds
+)
+
 // tx is a transaction as one call sees it. Several calls may share one (see group); each is told apart by wrote and failed.
 //
 // Statements compare with = +?, not = ?, and write LIMIT +?. SQLite's planner looks at the value of a bare variable there, and then
@@ -51,6 +58,30 @@ func (t *tx) exec(query string, args ...any) (int64, error) {
 	return n, nil
 }
 
+// maxQueryBytes bounds the values that insert hands over as a query: the driver keeps a buffer of their size with the statement.
+const maxQueryBytes = 1 << 20
+
+// insert runs a statement that inserts many values. As a query, the driver binds them all in one call to C, where exec needs one for each.
+func (t *tx) insert(query string, args ...any) error {
+	size := 0
+	for _, a := range args {
+		if s, ok := a.(string); ok {
+			size += len(s)
+		}
+	}
+	if size > maxQueryBytes {
+		_, err := t.exec(query, args...)
+		return err
+	}
+	rows, err := t.conn.QueryContext(context.Background(), query, args...)
+	if err != nil {
+		return t.fail(err)
+	}
+	defer rows.Close() //nolint:errcheck // The statement has run to its end.
+	t.wrote = true
+	return t.fail(rows.Err())
+}
+
 // execOne is exec for the one row that a key names: ErrNotFound if there is none.
 func (t *tx) execOne(query string, args ...any) error {
 	n, err := t.exec(query, args...)
@@ -80,6 +111,12 @@ func (t *tx) fail(err error) error {
 		t.failed = true
 	}
 	return err
+}
+
+// mayGoOn tells a long piece of work, which has done so much in this transaction, whether its turn goes on. Who comes meanwhile
+// waits for a commit of what was done while nobody waited.
+func (t *tx) mayGoOn(done int64) bool {
+	return done < shortTurn || done < longTurn && t.db.inside.Load() == 1
 }
 
 // run runs one call in the transaction. It reports whether the transaction may go on: a call that was refused before its
