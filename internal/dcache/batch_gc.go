@@ -87,7 +87,7 @@ func (d *DB) deleteJobs(op string, next func(*tx) ([]jobRow, error), more func(*
 	total := 0
 	for {
 		var n int
-		err := d.weigh(shortTurn, func(t *tx) (err error) {
+		err := d.turn(func(t *tx) (err error) {
 			n, err = t.deleteJobs(next, more)
 			return err
 		})

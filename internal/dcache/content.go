@@ -191,7 +191,7 @@ func (d *DB) evict() {
 	total := 0
 	for over(d.Size()) {
 		n := 0
-		err := d.weigh(shortTurn, func(t *tx) error {
+		err := d.turn(func(t *tx) error {
 			n = 0
 			var entries []struct{ Class, Key string }
 			if err := t.selectAll(&entries, selectLeastUsed); err != nil {

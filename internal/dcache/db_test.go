@@ -441,7 +441,7 @@ func TestClose(t *testing.T) {
 		is.True(d.Stats().WALBytes > 0)
 		is.NoErr(d.Close())
 		is.NoErr(d.Close())
-		is.Equal(fileSize(d.file+"-wal"), int64(0))
+		is.Equal(d.walBytes(), int64(0))
 		for name, err := range errorsOfAll(d) {
 			t.Log(name)
 			mustBe(t, err, ErrClosed)
@@ -451,8 +451,7 @@ func TestClose(t *testing.T) {
 		for round := range 20 {
 			d := open(t, quiet())
 			addJob(t, d, "j", JobRunning, 1, 64)
-			done := make(chan struct{})
-			go together(65, func(i int) {
+			together(65, func(i int) {
 				if i == 64 {
 					for range round {
 						d.Stats()
@@ -460,7 +459,6 @@ func TestClose(t *testing.T) {
 					if err := d.Close(); err != nil {
 						t.Error(err)
 					}
-					close(done)
 					return
 				}
 				for d.UpdateBatchTarget("j", i, 2, TargetDone, bytesOf(i), nil, nil) == nil {
@@ -472,7 +470,6 @@ func TestClose(t *testing.T) {
 					}
 				}
 			})
-			<-done
 			again := openAt(t, d.file, 0)
 			audit(t, again)
 		}

@@ -38,15 +38,32 @@ func (d *DB) reclaim() {
 		}
 		uncut += n
 		switch {
-		case d.externalCheckpoint:
-		case more && uncut >= cutPages:
+		case more && uncut >= cutPages && !d.externalCheckpoint:
 			uncut = 0
 			d.report("checkpoint", "", d.hold(func(c *sqlx.Conn) error { return execAll(c, `PRAGMA wal_checkpoint`) }))
-		case !more && (uncut > 0 || fileSize(d.file+"-wal") >= longWAL):
-			if err := d.emptyWAL(); !errors.Is(err, ErrBusy) {
-				d.report("empty the WAL", "", err)
-			}
+		case !more && (uncut > 0 || d.walBytes() >= longWAL):
+			d.shortenWAL()
 		}
+	}
+}
+
+// turn runs one turn of a long piece of work. A WAL that has become long by it is emptied before the next, which would take its length
+// for its own: see mayGoOn.
+func (d *DB) turn(fn func(*tx) error) error {
+	err := d.weigh(shortTurn, fn)
+	if err == nil && d.walBytes() > maxSpill {
+		d.shortenWAL()
+	}
+	return err
+}
+
+// shortenWAL empties the WAL, unless that is another program's task, or a reader is in the way.
+func (d *DB) shortenWAL() {
+	if d.externalCheckpoint {
+		return
+	}
+	if err := d.emptyWAL(); !errors.Is(err, ErrBusy) {
+		d.report("empty the WAL", "", err)
 	}
 }
 
@@ -65,7 +82,7 @@ func (d *DB) emptyWAL() error {
 
 // vacuumTurn gives back what it may in one transaction, and reports how many pages, and whether there are more to give.
 func (d *DB) vacuumTurn() (n int64, more bool, err error) {
-	err = d.weigh(shortTurn, func(t *tx) error {
+	err = d.turn(func(t *tx) error {
 		n, more = 0, false
 		var pages, free int64
 		var mode int
@@ -146,15 +163,10 @@ func (d *DB) Compact() error {
 		err := execAll(c, `PRAGMA auto_vacuum = 2`, `PRAGMA temp_store = `+tempInFile, `VACUUM`)
 		return errors.Join(err, execAll(c, `PRAGMA temp_store = `+tempInMemory))
 	})
-	if err == nil && !d.externalCheckpoint {
-		// The new file is in the WAL: only now does the old one get shorter. Where that can't be, it is compact all the same.
-		if err := d.emptyWAL(); !errors.Is(err, ErrBusy) {
-			d.report("empty the WAL", "", err)
-		}
-	}
 	if err != nil {
 		return fmt.Errorf("dcache: compact: %w", err)
 	}
+	d.shortenWAL() // The new file is in the WAL: only now does the old one get shorter. Where that can't be, it is compact all the same.
 	return nil
 }
 

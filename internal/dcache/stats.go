@@ -127,9 +127,17 @@ func (d *DB) Stats() Stats {
 		s.BatchOverBudget = max(0, s.BatchBytes-max(*budget, 0))
 	}
 	if d.file != "" {
-		s.FileBytes, s.WALBytes = fileSize(d.file), fileSize(d.file+"-wal")
+		s.FileBytes, s.WALBytes = fileSize(d.file), d.walBytes()
 	}
 	return s
+}
+
+// walBytes is the size of the WAL, 0 in memory.
+func (d *DB) walBytes() int64 {
+	if d.file == "" {
+		return 0
+	}
+	return fileSize(d.file + "-wal")
 }
 
 // fileSize is 0 for no file. It asks the folder: opening the file would drop SQLite's locks when it is closed again.

@@ -17,12 +17,15 @@ const maxGroup = 512
 // pageBytes is how many bytes of a value weigh as much as a row: a large value is written, and later freed, page by page.
 const pageBytes = 8192
 
-// A long piece of work, such as a sweep, is done in turns, each a transaction of its own, with the other callers in between. Its bounds
-// are weights as well.
+// A long piece of work, such as a sweep, is done in turns, each a transaction of its own, with the other callers in between. These are
+// its bounds, in weight.
 const (
-	shortTurn = 512       // where others wait: about as long as a commit takes to reach the disk
-	longTurn  = 256 << 10 // where nobody does, and it would be waste to write a page once for each few of the rows that it holds
+	shortTurn = 512       // while others wait: about as long as a commit takes to reach the disk
+	longTurn  = 128 << 10 // while nobody does
 )
+
+// maxSpill ends a long turn as well, in bytes of WAL: with the pages that are still in the cache it stays below 64 MiB.
+const maxSpill = 32 << 20
 
 // tx is a transaction as one call sees it. Several calls may share one (see group); each is told apart by wrote and failed.
 //
@@ -40,6 +43,9 @@ type tx struct {
 	delta  totals     // what this transaction does to the totals, applied after its commit
 	wrote  bool       // the call has changed rows
 	failed bool       // a statement of the call failed; the transaction may be gone
+
+	measured int64 // of mayGoOn: the work done when it last looked at the WAL,
+	spilt    bool  // and whether that was long
 }
 
 // exec runs a statement that writes, and returns the number of rows that it changed.
@@ -113,10 +119,17 @@ func (t *tx) fail(err error) error {
 	return err
 }
 
-// mayGoOn tells a long piece of work, which has done so much in this transaction, whether its turn goes on. Who comes meanwhile
-// waits for a commit of what was done while nobody waited.
+// mayGoOn tells a long piece of work, which has done so much in this transaction, whether its turn goes on. It may be long while nobody
+// waits: pages that many rows share are then written once, not once for each few of them. Who comes meanwhile waits for the commit of
+// what was done while nobody waited.
 func (t *tx) mayGoOn(done int64) bool {
-	return done < shortTurn || done < longTurn && t.db.inside.Load() == 1
+	if done < shortTurn {
+		return true
+	}
+	if done >= t.measured+shortTurn { // to ask the file system each time would take longer than some of the work
+		t.measured, t.spilt = done, t.db.walBytes() > maxSpill
+	}
+	return done < longTurn && !t.spilt && t.db.inside.Load() == 1
 }
 
 // run runs one call in the transaction. It reports whether the transaction may go on: a call that was refused before its
