@@ -87,7 +87,7 @@ func (d *DB) deleteJobs(op string, next func(*tx) ([]jobRow, error), more func(*
 	total := 0
 	for {
 		var n int
-		err := d.turn(func(t *tx) (err error) {
+		err := d.turn(maxGroup, func(t *tx) (err error) {
 			n, err = t.deleteJobs(next, more)
 			return err
 		})
@@ -142,7 +142,7 @@ func (d *DB) writeBatch(weight int, fn func(*tx) error) error {
 // logged. See RequeueInFlight for the restart that resumes.
 func (d *DB) MarkInFlightFailed(reason string, now int64) int {
 	var n int64
-	err := d.writeBatch(shortTurn, func(t *tx) (err error) {
+	err := d.writeBatch(maxGroup, func(t *tx) (err error) {
 		n, err = t.exec(markFailed, reason, now)
 		if err != nil {
 			return err
@@ -167,7 +167,7 @@ const markFailed = `
 // becomes failed; neither is returned.
 func (d *DB) RequeueInFlight(now int64) ([]string, error) {
 	var ids []string
-	err := d.writeBatch(shortTurn, func(t *tx) error {
+	err := d.writeBatch(maxGroup, func(t *tx) error {
 		ids = []string{}
 		var jobs []jobRow
 		if err := t.selectAll(&jobs, selectLive); err != nil {

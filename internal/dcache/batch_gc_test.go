@@ -49,6 +49,18 @@ func TestSweepBatch(t *testing.T) {
 		is := is.New(t)
 		is.True(swept(t, open(t)) < 3300/shortTurn)
 	})
+	t.Run("an error takes back a short turn, not all that a long one had done", func(t *testing.T) {
+		is := is.New(t)
+		d := open(t, quiet())
+		for i := range 1000 {
+			addJob(t, d, fmt.Sprint(i), JobDone, int64(i), 1)
+		}
+		behind(t, d, `CREATE TRIGGER broken BEFORE DELETE ON batch_job WHEN old.id = '900' BEGIN SELECT RAISE(ABORT, 'broken'); END`)
+		n := d.SweepBatch(1000, 0)
+		is.True(n > 900-shortTurn && n <= 900)
+		is.True(!exists(d, "0"))
+		is.True(exists(d, "900"))
+	})
 	t.Run("a job larger than a transaction's weight goes whole", func(t *testing.T) {
 		is := is.New(t)
 		d := open(t)

@@ -207,7 +207,7 @@ func (t *tx) liveJob(id string) (jobRow, error) {
 // CancelBatchJob ends a live job: it becomes cancelled with the reason as its error and now as its lease, and its open targets
 // become failed with the reason. Finished results stay. A job that is not live is ErrNotLive, an unknown id ErrNotFound.
 func (d *DB) CancelBatchJob(id, reason string, now int64) error {
-	err := d.writeBatch(shortTurn, func(t *tx) error {
+	err := d.writeBatch(maxGroup, func(t *tx) error {
 		from, err := t.liveJob(id)
 		if err != nil {
 			return err
@@ -233,7 +233,7 @@ func (d *DB) CancelBatchJob(id, reason string, now int64) error {
 
 // DeleteBatchJob deletes a job, live or not, and its targets, at once. An unknown id is ErrNotFound.
 func (d *DB) DeleteBatchJob(id string) error {
-	err := d.weigh(shortTurn, func(t *tx) error {
+	err := d.weigh(maxGroup, func(t *tx) error {
 		j, err := t.job(id)
 		if err != nil {
 			return err

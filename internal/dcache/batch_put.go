@@ -11,6 +11,7 @@ import (
 // PutBatchTargets stores targets under a job: all of them or, with an error, none. Targets that arrive finished or with a result are
 // counted. An unknown job is ErrNotFound; an idx that the job has already is ErrExists; a negative or repeated idx, an unknown
 // status and a JobID other than jobID (an empty one stands for it) are ErrInvalid. No targets on an existing job is no error.
+// The targets must not change until it returns.
 func (d *DB) PutBatchTargets(jobID string, targets []BatchTarget) error {
 	targets, err := checkedTargets(jobID, targets)
 	if err == nil {

@@ -18,7 +18,7 @@ import (
 //
 // The job's created_at and lease become now, its targets_total the number of targets; its other counters are ignored. Its status
 // may be empty, JobQueued or JobRunning; where all targets arrive finished, the job ends at once. Targets are as for PutBatchTargets,
-// but none is ErrInvalid. A job of that id that is there for another reason is ErrExists.
+// but none is ErrInvalid. They must not change until it returns. A job of that id that is there for another reason is ErrExists.
 func (d *DB) SubmitBatch(j BatchJob, targets []BatchTarget, now int64, ttl time.Duration) (id string, created bool, err error) {
 	j.TargetsTotal, j.TargetsDone, j.NBytes = len(targets), 0, 0
 	j.CreatedAt, j.Lease = now, now

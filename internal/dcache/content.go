@@ -191,7 +191,7 @@ func (d *DB) evict() {
 	total := 0
 	for over(d.Size()) {
 		n := 0
-		err := d.turn(func(t *tx) error {
+		err := d.turn(1, func(t *tx) error { // of 32 entries at most
 			n = 0
 			var entries []struct{ Class, Key string }
 			if err := t.selectAll(&entries, selectLeastUsed); err != nil {

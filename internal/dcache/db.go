@@ -254,8 +254,10 @@ func (d *DB) Close() error {
 		close(d.closing)
 		d.backups.Lock()
 		defer d.backups.Unlock()
+		d.inside.Add(1) // so that a sweep does not take its time
 		d.life.Lock()
 		defer d.life.Unlock()
+		d.inside.Add(-1)
 		d.closed = true
 		var err error
 		if !d.externalCheckpoint {

@@ -81,7 +81,7 @@ func WithBatchBudget(bytes int64) Option {
 }
 
 // WithExternalCheckpoint leaves the WAL to another program, such as Litestream: the store then never checkpoints while it is
-// in service, and its bounds on the WAL and on the file are that program's. Default: SQLite checkpoints every 1,000 pages.
+// in service, and its bounds on the WAL and on the file are that program's. Default: SQLite checkpoints every 500 pages.
 func WithExternalCheckpoint() Option {
 	return func(c *config) error {
 		c.externalCheckpoint = true

@@ -17,7 +17,7 @@ const (
 // longWAL is the size from which a WAL is cut: twice what SQLite lets it grow to before it begins at its start again.
 const longWAL = 8 << 20
 
-// cutPages are given back between two checkpoints: to cut 8 MiB off a file takes its file system milliseconds, in which nobody else has
+// cutPages are given back before a checkpoint cuts them off: for 8 MiB that takes the file system milliseconds, in which nobody else has
 // the connection.
 const cutPages = 1024
 
@@ -28,29 +28,32 @@ func (d *DB) reclaim() {
 	if d.file == "" {
 		return
 	}
-	var uncut int64
-	for more := true; more; {
-		var n int64
-		var err error
-		if n, more, err = d.vacuumTurn(); err != nil {
+	shrunk := false
+	uncut := int64(0)
+	for {
+		n, err := d.vacuumTurn()
+		if err != nil {
 			d.report("give space back", "", err)
 			return
 		}
-		uncut += n
-		switch {
-		case more && uncut >= cutPages && !d.externalCheckpoint:
+		if n == 0 {
+			break
+		}
+		shrunk = true
+		if uncut += n; uncut >= cutPages && !d.externalCheckpoint {
 			uncut = 0
 			d.report("checkpoint", "", d.hold(func(c *sqlx.Conn) error { return execAll(c, `PRAGMA wal_checkpoint`) }))
-		case !more && (uncut > 0 || d.walBytes() >= longWAL):
-			d.shortenWAL()
 		}
+	}
+	if shrunk || d.walBytes() >= longWAL {
+		d.shortenWAL()
 	}
 }
 
-// turn runs one turn of a long piece of work. A WAL that has become long by it is emptied before the next, which would take its length
+// turn is weigh for one turn of a long piece of work. A WAL that has become long by it is emptied before the next, which would take its length
 // for its own: see mayGoOn.
-func (d *DB) turn(fn func(*tx) error) error {
-	err := d.weigh(shortTurn, fn)
+func (d *DB) turn(weight int, fn func(*tx) error) error {
+	err := d.weigh(weight, fn)
 	if err == nil && d.walBytes() > maxSpill {
 		d.shortenWAL()
 	}
@@ -80,33 +83,42 @@ func (d *DB) emptyWAL() error {
 	return err
 }
 
-// vacuumTurn gives back what it may in one transaction, and reports how many pages, and whether there are more to give.
-func (d *DB) vacuumTurn() (n int64, more bool, err error) {
-	err = d.turn(func(t *tx) error {
-		n, more = 0, false
-		var pages, free int64
-		var mode int
-		if err := t.get(&pages, `PRAGMA page_count`); err != nil {
-			return err
+// vacuumTurn gives back what it may in one transaction, and reports how many pages that were.
+func (d *DB) vacuumTurn() (n int64, err error) {
+	var surplus, free int64
+	look := func(q sqlx.QueryerContext) (err error) {
+		surplus, free, err = freePages(q)
+		return err
+	}
+	// A transaction only for something to give back: it would be a commit for each put that evicts.
+	if err := d.hold(func(c *sqlx.Conn) error { return look(c) }); err != nil || surplus <= 0 {
+		return 0, err
+	}
+	err = d.turn(maxGroup, func(t *tx) error {
+		n = 0
+		err := t.fail(look(t.conn))
+		if err == nil && surplus > 0 {
+			n, err = t.vacuum(min(surplus, cutPages), vacuumWeight(free))
 		}
-		if err := t.get(&free, `PRAGMA freelist_count`); err != nil {
-			return err
-		}
-		surplus := free - max(keepPages, pages/keepShare)
-		if surplus <= 0 {
-			return nil
-		}
-		if err := t.get(&mode, `PRAGMA auto_vacuum`); err != nil {
-			return err
-		}
-		if mode != 2 {
-			return nil // Made by another hand: Compact would convert it.
-		}
-		n, err = t.vacuum(surplus, vacuumWeight(free))
-		more = n > 0 && n < surplus
 		return err
 	})
-	return n, more, err
+	return n, err
+}
+
+// freePages returns the number of a file's free pages, and how many of them it should give back. A file that another program made can
+// give none back, before Compact.
+func freePages(q sqlx.QueryerContext) (surplus, free int64, err error) {
+	var pages int64
+	var mode int
+	err = errors.Join(
+		sqlx.GetContext(context.Background(), q, &pages, `PRAGMA page_count`),
+		sqlx.GetContext(context.Background(), q, &free, `PRAGMA freelist_count`),
+		sqlx.GetContext(context.Background(), q, &mode, `PRAGMA auto_vacuum`),
+	)
+	if mode != 2 {
+		return 0, free, err
+	}
+	return free - max(keepPages, pages/keepShare), free, err
 }
 
 // vacuumWeight is what a page weighs that is given back: another one moves into its place, the pointers to that one change, and SQLite

@@ -29,8 +29,8 @@ const maxSpill = 32 << 20
 
 // tx is a transaction as one call sees it. Several calls may share one (see group); each is told apart by wrote and failed.
 //
-// Statements compare with = +?, not = ?, and write LIMIT +?. SQLite's planner looks at the value of a bare variable there, and then
-// compiles the statement anew whenever one is bound, which takes longer than to run it. A + hides the value.
+// Statements compare a column of an index with = +?, not = ?, and write LIMIT +?. SQLite's planner looks at the value of a bare variable
+// there, and then compiles the statement anew whenever one is bound, which takes longer than to run it. A + hides the value.
 //
 // The verbs on tx check everything before their first write, return at the first error, and set their results afresh each time
 // they run: a call runs again, alone, when its group came to grief.
@@ -44,7 +44,8 @@ type tx struct {
 	wrote  bool       // the call has changed rows
 	failed bool       // a statement of the call failed; the transaction may be gone
 
-	measured int64 // of mayGoOn: the work done when it last looked at the WAL,
+	alone    bool  // its group has come to grief once: now as little at a time as possible
+	measured int64 // of mayGoOn, for the call that runs: the work done when it last looked at the WAL,
 	spilt    bool  // and whether that was long
 }
 
@@ -83,9 +84,8 @@ func (t *tx) insert(query string, args ...any) error {
 	if err != nil {
 		return t.fail(err)
 	}
-	defer rows.Close() //nolint:errcheck // The statement has run to its end.
 	t.wrote = true
-	return t.fail(rows.Err())
+	return t.fail(errors.Join(rows.Close(), rows.Err())) //nolint:sqlclosecheck // The statement has run to its end.
 }
 
 // execOne is exec for the one row that a key names: ErrNotFound if there is none.
@@ -120,11 +120,14 @@ func (t *tx) fail(err error) error {
 }
 
 // mayGoOn tells a long piece of work, which has done so much in this transaction, whether its turn goes on. It may be long while nobody
-// waits: pages that many rows share are then written once, not once for each few of them. Who comes meanwhile waits for the commit of
-// what was done while nobody waited.
+// waits: pages that many rows share are then written once, not once for each few of them. Who comes meanwhile waits for the commit, and
+// the checkpoint, of what was done while nobody waited. Another program can't be seen to wait: where one is expected, turns are short.
 func (t *tx) mayGoOn(done int64) bool {
 	if done < shortTurn {
 		return true
+	}
+	if t.alone || t.db.externalCheckpoint {
+		return false
 	}
 	if done >= t.measured+shortTurn { // to ask the file system each time would take longer than some of the work
 		t.measured, t.spilt = done, t.db.walBytes() > maxSpill
@@ -135,7 +138,7 @@ func (t *tx) mayGoOn(done int64) bool {
 // run runs one call in the transaction. It reports whether the transaction may go on: a call that was refused before its
 // first write has left nothing behind, any other error has spoilt the transaction for all of its group.
 func (t *tx) run(c *call) (intact bool) {
-	t.wrote, t.failed = false, false
+	t.wrote, t.failed, t.measured, t.spilt = false, false, 0, false
 	defer func() {
 		// A bug in one call must not leave the others waiting for ever.
 		if r := recover(); r != nil {
@@ -293,6 +296,7 @@ func (d *DB) commitAlone(c *call) {
 		c.err = err
 		return
 	}
+	t.alone = true
 	if t.run(c); c.err != nil {
 		t.rollback()
 		return

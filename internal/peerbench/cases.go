@@ -10,7 +10,7 @@ type sizes struct {
 	jobs, targets int // of the file
 	ops, opsAlone int // operations to a run: of many callers, of one
 	callers       int
-	live          int // jobs in progress at once
+	live          int // jobs in progress at once, in the second case of many callers; in the others it is job after job
 	put           int // targets of the large batch
 	read, reads   int // targets of the job that is read, and how often
 	polls         int
@@ -21,14 +21,20 @@ const floorGroup = 32
 
 // allCases are the requirement's figures, in its order.
 func allCases(n sizes) []Case {
-	return []Case{manyCallers(n), oneCaller(n, normal, 1.5), oneCaller(n, full, 1.3), put(n), read(n), poll(n)}
+	return []Case{manyCallers(n, 1), manyCallers(n, n.live), oneCaller(n, normal, 1.5), oneCaller(n, full, 1.3), put(n), read(n), poll(n)}
 }
 
-func manyCallers(n sizes) Case {
-	w := NewWork(n.jobs, n.targets, n.ops, n.live)
+// manyCallers is the operation with so many jobs in progress at once. Job after job, neighbours in the file are written together;
+// with many jobs each operation has a page of its own.
+func manyCallers(n sizes, live int) Case {
+	w := NewWork(n.jobs, n.targets, n.ops, live)
+	name := fmt.Sprintf("target finished, %d callers, job after job", n.callers)
+	if live > 1 {
+		name = fmt.Sprintf("target finished, %d callers, %d jobs at once", n.callers, live)
+	}
 	var delay time.Duration
 	return Case{
-		Name: fmt.Sprintf("target finished, %d callers", n.callers),
+		Name: name,
 		Before: func(dir string, progress Progress) (err error) {
 			delay, err = tuneBolt(w, n.callers, dir, progress)
 			return err
@@ -55,7 +61,7 @@ func manyCallers(n sizes) Case {
 }
 
 func oneCaller(n sizes, synchronous int, limit float64) Case {
-	w := NewWork(n.jobs, n.targets, n.opsAlone, n.live)
+	w := NewWork(n.jobs, n.targets, n.opsAlone, 1)
 	return Case{
 		Name:        "target finished, 1 caller, " + level(synchronous),
 		Candidates:  []Candidate{Finishing(w, 1, newStore(synchronous)), Finishing(w, 1, newFloor(synchronous, 1))},

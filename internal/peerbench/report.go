@@ -63,9 +63,9 @@ func (r Report) Text() string { return r.table().Render() + "\n" + r.machine() +
 
 func (r Report) machine() string {
 	version, _, _ := floorLibrary()
-	return fmt.Sprintf("%d cores, %s/%s, %s, SQLite %s; %d jobs of %d targets, %d in progress at once; %d operations a run (%d for one caller), %d runs.",
+	return fmt.Sprintf("%d cores, %s/%s, %s, SQLite %s; %d jobs of %d targets; %d operations a run (%d for one caller), %d runs.",
 		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), version,
-		r.Sizes.jobs, r.Sizes.targets, r.Sizes.live, r.Sizes.ops, r.Sizes.opsAlone, r.Runs)
+		r.Sizes.jobs, r.Sizes.targets, r.Sizes.ops, r.Sizes.opsAlone, r.Runs)
 }
 
 // Write writes results.md and results.svg into a folder.

@@ -19,7 +19,7 @@ func TestAllCases(t *testing.T) {
 	is := is.New(t)
 	figures, err := measure(allCases(small), regexp.MustCompile(""), 1, t.TempDir())
 	is.NoErr(err)
-	is.Equal(len(figures), 12)
+	is.Equal(len(figures), 18)
 	for _, f := range figures {
 		is.True(f.Ratio > 0)
 		is.True(f.Min <= f.Ratio && f.Ratio <= f.Max)
@@ -29,7 +29,8 @@ func TestAllCases(t *testing.T) {
 	is.NoErr(Report{Runs: 1, Sizes: small, Figures: figures}.Write(dir))
 	text, err := os.ReadFile(filepath.Join(dir, "results.md"))
 	is.NoErr(err)
-	is.Equal(strings.Count(string(text), "| target finished, 8 callers |"), 6)
+	is.Equal(strings.Count(string(text), "| target finished, 8 callers, job after job |"), 6)
+	is.Equal(strings.Count(string(text), "| target finished, 8 callers, 2 jobs at once |"), 6)
 	svg, err := os.ReadFile(filepath.Join(dir, "results.svg"))
 	is.NoErr(err)
 	is.True(strings.Contains(string(svg), "<svg"))
