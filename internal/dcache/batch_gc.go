@@ -40,15 +40,23 @@ func (d *DB) SweepBatch(now int64, ttl time.Duration) int {
 
 const (
 	// What a deletion has to know of a job.
-	deletedColumns = `rowid, id, caller, status, nbytes`
+	deletedColumns = `batch_job.rowid, id, caller, status, nbytes`
 
-	selectExpired = `SELECT ` + deletedColumns + ` FROM batch_job
-		WHERE lease <= ?1 AND +lease <= ?1 -- once more with the row itself: what a damaged index says must not cost a job its life
-		ORDER BY lease LIMIT 64`
+	selectExpired = `
+		SELECT ` + deletedColumns + `
+		FROM (SELECT rowid AS found, lease AS expired FROM batch_job WHERE lease <= ?1)
+		CROSS JOIN batch_job ON batch_job.rowid = found
+		WHERE +lease <= ?1 -- the row's own: what a damaged index says must not cost a job its life
+		ORDER BY expired
+		LIMIT 64`
 
-	selectEvictable = `SELECT ` + deletedColumns + ` FROM batch_job
-		WHERE status IN ('done', 'partial', 'failed', 'cancelled') AND nbytes > 0
-		ORDER BY lease, created_at, id LIMIT 64`
+	selectEvictable = `
+		SELECT ` + deletedColumns + `
+		FROM (SELECT rowid AS found, lease AS oldest, created_at AS since, id AS name FROM batch_job
+		      WHERE status IN ('done', 'partial', 'failed', 'cancelled') AND nbytes > 0)
+		CROSS JOIN batch_job ON batch_job.rowid = found
+		ORDER BY oldest, since, name
+		LIMIT 64`
 )
 
 // EvictBatchOldest deletes whole jobs with their targets, the oldest lease first (then created_at, then id), until BatchNbytes is at

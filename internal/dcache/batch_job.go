@@ -99,7 +99,12 @@ func (t *tx) insertJob(j BatchJob) error {
 	return nil
 }
 
-const selectJob = `SELECT ` + jobColumns + ` FROM batch_job WHERE id = +?`
+// SQLite reads what it can of a row from the index that led to it, and so can't tell that a damaged one has led to another row. The
+// selects that serve or change rows therefore have the index give a rowid alone, and compare the row that they find there.
+const (
+	selectJob    = `SELECT ` + jobColumns + ` FROM batch_job WHERE rowid = (SELECT rowid FROM batch_job WHERE id = +?)`
+	selectJobRow = `SELECT rowid, ` + jobColumns + ` FROM batch_job WHERE rowid = (SELECT rowid FROM batch_job WHERE id = +?)`
+)
 
 // BatchJob returns a job, and moves its lease to the wall clock's second so that a slow consumer's reads keep the job alive
 // (rule 1). What is returned is the row as it stood before that move. Where the lease stands at the current second already,
@@ -131,11 +136,11 @@ func (d *DB) PeekBatchJob(id string) (BatchJob, bool) {
 	return j, true
 }
 
-// The comparisons behind a + are made with the row itself, not with the index that led to it.
 const selectIDem = `
 	SELECT id
-	FROM batch_job
-	WHERE caller = +?1 AND idem_key = +?2 AND lease > ?3 AND +caller = +?1 AND +idem_key = +?2
+	FROM (SELECT rowid AS found FROM batch_job WHERE caller = +?1 AND idem_key = +?2)
+	CROSS JOIN batch_job ON batch_job.rowid = found
+	WHERE lease > ?3 AND caller = +?1 AND idem_key = +?2
 	ORDER BY lease DESC, created_at DESC, id DESC
 	LIMIT 1`
 
@@ -183,8 +188,6 @@ func (t *tx) touch(id string, now int64) error {
 	to.Lease = now
 	return t.storeJob(from, to)
 }
-
-const selectJobRow = `SELECT rowid, ` + jobColumns + ` FROM batch_job WHERE id = +?`
 
 func (t *tx) job(id string) (jobRow, error) {
 	var j jobRow
@@ -270,17 +273,32 @@ type Cursor struct {
 }
 
 const (
-	selectNewest = `SELECT ` + jobColumns + ` FROM batch_job
-		WHERE caller = +?1 AND +caller = +?1
-		ORDER BY created_at DESC, id DESC LIMIT +?2`
-	selectNewestAfter = `SELECT ` + jobColumns + ` FROM batch_job
-		WHERE caller = +?1 AND +caller = +?1 AND (created_at, id) < (?2, ?3)
-		ORDER BY created_at DESC, id DESC LIMIT +?4`
-	selectNewestOfAll = `SELECT ` + jobColumns + ` FROM batch_job
-		ORDER BY created_at DESC, id DESC LIMIT +?`
-	selectNewestOfAllAfter = `SELECT ` + jobColumns + ` FROM batch_job
-		WHERE (created_at, id) < (?, ?)
-		ORDER BY created_at DESC, id DESC LIMIT +?`
+	selectNewest = `
+		SELECT ` + jobColumns + `
+		FROM (SELECT rowid AS found, created_at AS since, id AS name FROM batch_job WHERE caller = +?1)
+		CROSS JOIN batch_job ON batch_job.rowid = found
+		WHERE caller = +?1
+		ORDER BY since DESC, name DESC
+		LIMIT +?2`
+	selectNewestAfter = `
+		SELECT ` + jobColumns + `
+		FROM (SELECT rowid AS found, created_at AS since, id AS name FROM batch_job WHERE caller = +?1 AND (created_at, id) < (?2, ?3))
+		CROSS JOIN batch_job ON batch_job.rowid = found
+		WHERE caller = +?1
+		ORDER BY since DESC, name DESC
+		LIMIT +?4`
+	selectNewestOfAll = `
+		SELECT ` + jobColumns + `
+		FROM (SELECT rowid AS found, created_at AS since, id AS name FROM batch_job)
+		CROSS JOIN batch_job ON batch_job.rowid = found
+		ORDER BY since DESC, name DESC
+		LIMIT +?`
+	selectNewestOfAllAfter = `
+		SELECT ` + jobColumns + `
+		FROM (SELECT rowid AS found, created_at AS since, id AS name FROM batch_job WHERE (created_at, id) < (?, ?))
+		CROSS JOIN batch_job ON batch_job.rowid = found
+		ORDER BY since DESC, name DESC
+		LIMIT +?`
 )
 
 // ListBatchJobs returns up to limit jobs of a caller, or of all callers for an empty one, the newest first (created_at, then id),

@@ -43,14 +43,19 @@ func targetStatus(s string) (string, error) {
 	return "", fmt.Errorf("target status %.64q: %w", s, ErrInvalid)
 }
 
-const selectTargets = `SELECT ` + targetColumns + ` FROM batch_target WHERE job_id = +? ORDER BY idx`
+const selectTargets = `
+	SELECT ` + targetColumns + `
+	FROM (SELECT rowid AS found, idx AS place FROM batch_target WHERE job_id = +?)
+	CROSS JOIN batch_target ON batch_target.rowid = found
+	ORDER BY place`
 
 // BatchTargets returns a job's targets in idx order. It is false only when there is no such job: a job without targets has an empty
 // slice. All of them are read into memory; BatchTargetsPage reads as many bytes as it is told.
 func (d *DB) BatchTargets(jobID string) ([]BatchTarget, bool) {
-	targets := []BatchTarget{}
+	var targets []BatchTarget
 	err := d.hold(func(c *sqlx.Conn) error {
-		if err := c.SelectContext(context.Background(), &targets, selectTargets, jobID); err != nil {
+		var err error
+		if targets, err = readTargets(c, selectTargets, jobID); err != nil {
 			return err
 		}
 		if len(targets) == 0 {
@@ -63,6 +68,24 @@ func (d *DB) BatchTargets(jobID string) ([]BatchTarget, bool) {
 		return nil, false
 	}
 	return targets, true
+}
+
+// readTargets scans by hand what there may be tens of thousands of: sqlx looks every field up again for each row.
+func readTargets(c *sqlx.Conn, query string, args ...any) ([]BatchTarget, error) {
+	rows, err := c.QueryContext(context.Background(), query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err is what tells.
+	targets := []BatchTarget{}
+	for rows.Next() {
+		var t BatchTarget
+		if err := rows.Scan(&t.JobID, &t.Idx, &t.URL, &t.Options, &t.Status, &t.Result, &t.Error, &t.Hint); err != nil {
+			return nil, err
+		}
+		targets = append(targets, t)
+	}
+	return targets, rows.Err()
 }
 
 // checkOwn sees to it that a damaged index has not led to rows of another job, or to one row for another.
@@ -90,9 +113,9 @@ const (
 		LIMIT +?`
 	selectTargetRange = `
 		SELECT ` + targetColumns + `
-		FROM batch_target
-		WHERE job_id = +? AND idx BETWEEN ? AND ?
-		ORDER BY idx`
+		FROM (SELECT rowid AS found, idx AS place FROM batch_target WHERE job_id = +? AND idx BETWEEN ? AND ?)
+		CROSS JOIN batch_target ON batch_target.rowid = found
+		ORDER BY place`
 )
 
 // BatchTargetsPage returns a job's targets from idx from on, in idx order, finished or not: at most maxTargets, and only as many as
@@ -109,7 +132,7 @@ func (d *DB) BatchTargetsPage(jobID string, from, maxTargets int, maxBytes int64
 		if n == 0 {
 			return jobExists(c, jobID)
 		}
-		if err := c.SelectContext(context.Background(), &page, selectTargetRange, jobID, from, last); err != nil {
+		if page, err = readTargets(c, selectTargetRange, jobID, from, last); err != nil {
 			return err
 		}
 		if len(page) != n || page[n-1].Idx != last {
@@ -182,8 +205,9 @@ const selectTargetState = `
 	SELECT t.rowid, t.status, coalesce(octet_length(t.result), 0),
 	       j.rowid, j.status, j.targets_done, j.nbytes, j.lease,
 	       t.job_id = ?1 AND t.idx = ?2 AND j.id = ?1
-	FROM batch_target t JOIN batch_job j ON j.id = t.job_id
-	WHERE t.job_id = +?1 AND t.idx = +?2`
+	FROM batch_target t CROSS JOIN batch_job j
+	WHERE t.rowid = (SELECT rowid FROM batch_target WHERE job_id = +?1 AND idx = +?2)
+	  AND j.rowid = (SELECT rowid FROM batch_job WHERE id = +?1)`
 
 const updateTarget = `UPDATE batch_target SET status = ?, result = ?, error = ?, hint = ? WHERE rowid = ?`
 

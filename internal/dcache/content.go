@@ -102,7 +102,7 @@ func (t *tx) dropIfUnnamed(digest string) error {
 const selectContent = `
 	SELECT e.digest, e.used_at, b.body
 	FROM content_entry e JOIN content_body b ON b.digest = e.digest
-	WHERE e.class = +?1 AND e.key = +?2 AND +e.class = +?1 AND +e.key = +?2`
+	WHERE e.rowid = (SELECT rowid FROM content_entry WHERE class = +?1 AND key = +?2) AND e.class = +?1 AND e.key = +?2`
 
 // Get returns the body under key, if this class of callers has put one, and marks its use, to within a minute. A body that no longer
 // has its digest is a miss: it is counted in Stats().Corrupt and removed. The bytes returned are the caller's own.

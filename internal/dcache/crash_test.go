@@ -495,3 +495,59 @@ func TestFlippedBytes(t *testing.T) {
 	}
 	t.Logf("%d served, %d refused", served, refused)
 }
+
+// TestIndexLeadsElsewhere damages a file so that each index leads to rows of other keys, as a flipped rowid would: the rows of every
+// table are replaced by others under the same rowids. No call may serve such a row, or change it.
+func TestIndexLeadsElsewhere(t *testing.T) {
+	is := is.New(t)
+	d := open(t, quiet(), clockAt(5))
+	must(t, d.CreateBatchJob(BatchJob{ID: "j", Caller: "c", IDemKey: "k", Status: JobDone, CreatedAt: 1, Lease: 1}))
+	must(t, d.PutBatchTargets("j", []BatchTarget{{Idx: 0, Result: str("mine")}}))
+	_, err := d.Put(ClassFleet, "k", []byte("mine"), 1)
+	must(t, err)
+	must(t, d.Close())
+
+	for table, columns := range map[string]string{
+		"batch_job":     `'other' AS id, 'other' AS caller, caller_class, 'other' AS idem_key, status, error, targets_total, targets_done, created_at, 1000 AS lease, nbytes`,
+		"batch_target":  `'other' AS job_id, idx, url, options, status, result, error, hint`,
+		"content_entry": `class, 'other' AS key, digest, used_at`,
+	} {
+		c, err := openRaw("file:" + d.file)
+		must(t, err)
+		_, err = c.Exec(fmt.Sprintf(`
+			CREATE TABLE twin_%[1]s AS SELECT * FROM %[1]s WHERE 0;
+			INSERT INTO twin_%[1]s SELECT %[2]s FROM %[1]s;
+			PRAGMA writable_schema = ON;
+			UPDATE sqlite_schema SET rootpage = (SELECT sum(rootpage) FROM sqlite_schema WHERE name IN ('%[1]s', 'twin_%[1]s')) - rootpage
+			WHERE name IN ('%[1]s', 'twin_%[1]s');`, table, columns), nil)
+		must(t, err)
+		must(t, c.Close())
+	}
+
+	d, err = Open(d.file, 0, quiet(), clockAt(5))
+	must(t, err)
+	defer d.Close()
+	before := dump(t, d)
+	_, ok := d.PeekBatchJob("j")
+	is.True(!ok)
+	_, ok = d.BatchJob("j")
+	is.True(!ok)
+	_, ok = d.BatchTargets("j")
+	is.True(!ok)
+	_, _, ok = d.BatchTargetsPage("j", 0, 9, 99)
+	is.True(!ok)
+	_, ok = d.BatchJobByIDem("c", "k", 5, time.Hour)
+	is.True(!ok)
+	jobs, _, err := d.ListBatchJobs("c", Cursor{}, 9)
+	is.True(err != nil || len(jobs) == 0)
+	_, ok = d.Get(ClassFleet, "k", 5)
+	is.True(!ok)
+	mustBe(t, d.TouchBatchJob("j", 9), ErrCorrupt)
+	mustBe(t, d.UpdateBatchTarget("j", 0, 9, TargetDone, nil, nil, nil), ErrCorrupt)
+	mustBe(t, d.PutBatchTargets("j", []BatchTarget{{Idx: 7}}), ErrCorrupt)
+	mustBe(t, d.DeleteBatchJob("j"), ErrCorrupt)
+	is.Equal(d.SweepBatch(500, 0), 0) // the row's own lease has not expired
+	is.Equal(d.EvictBatchOldest(0), 0)
+	is.Equal(dump(t, d), before)
+	mustBe(t, d.Check(), ErrCorrupt)
+}

@@ -40,7 +40,6 @@ func TestStatementsAreTheStores(t *testing.T) {
 	is.Equal(updateTarget, s.constant("updateTarget"))
 	is.Equal(updateJobLease, s.constant("updateJobLease"))
 	is.Equal(updateJobCounters, s.constant("updateJobCounters"))
-	is.Equal(selectTargets, s.constant("selectTargets"))
 	is.Equal(insertTarget, `INSERT INTO batch_target (`+s.constant("targetColumns")+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`)
 }
 

@@ -21,7 +21,7 @@ func run(args []string) (err error) {
 	var n sizes
 	f := flag.NewFlagSet("peerbench", flag.ContinueOnError)
 	runs := f.Int("runs", 5, "runs of each candidate; odd, so that one is the median")
-	f.IntVar(&n.ops, "ops", 20_000, "operations to a run, many callers")
+	f.IntVar(&n.ops, "ops", 10_000, "operations to a run, many callers")
 	f.IntVar(&n.opsAlone, "ops1", 3000, "operations to a run, one caller")
 	f.IntVar(&n.callers, "callers", 64, "concurrent callers")
 	f.IntVar(&n.jobs, "jobs", 1000, "jobs in the file")

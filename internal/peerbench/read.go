@@ -103,7 +103,7 @@ func targetsStore(targets, reads int) Candidate {
 	})
 }
 
-const selectTargets = `SELECT job_id, idx, url, options, status, result, error, hint FROM batch_target WHERE job_id = +? ORDER BY idx`
+const selectTargets = `SELECT job_id, idx, url, options, status, result, error, hint FROM batch_target WHERE job_id = ? ORDER BY idx`
 
 // targetsSQL is what one writes by hand: a prepared statement, and a scan into the fields.
 func targetsSQL(targets, reads int) Candidate {

@@ -39,8 +39,9 @@ const (
 	SELECT t.rowid, t.status, coalesce(octet_length(t.result), 0),
 	       j.rowid, j.status, j.targets_done, j.nbytes, j.lease,
 	       t.job_id = ?1 AND t.idx = ?2 AND j.id = ?1
-	FROM batch_target t JOIN batch_job j ON j.id = t.job_id
-	WHERE t.job_id = +?1 AND t.idx = +?2`
+	FROM batch_target t CROSS JOIN batch_job j
+	WHERE t.rowid = (SELECT rowid FROM batch_target WHERE job_id = +?1 AND idx = +?2)
+	  AND j.rowid = (SELECT rowid FROM batch_job WHERE id = +?1)`
 	updateTarget      = `UPDATE batch_target SET status = ?, result = ?, error = ?, hint = ? WHERE rowid = ?`
 	updateJobLease    = `UPDATE batch_job SET targets_done = ?, nbytes = ?, lease = ? WHERE rowid = ?`
 	updateJobCounters = `UPDATE batch_job SET targets_done = ?, nbytes = ? WHERE rowid = ?`
